@@ -26,13 +26,14 @@ from perfbisect.changes.git import CommitRecord, Repository
 from perfbisect.clients import CLIENTS, base
 from perfbisect.commands.cells import CellsImportDocument, import_specifications
 from perfbisect.common.quantities import counted
-from perfbisect.environments.builders.overlay import BuildStates
+from perfbisect.environments.builders.nearest_wheel import read_build_states
+from perfbisect.environments.builders.pinned_base import declared_bases
 from perfbisect.environments.builders.source import build_variables
 from perfbisect.environments.builders.wheel import CUDA_BUILDS
 from perfbisect.environments.builders.wheel_index import page_of
 from perfbisect.environments.cache import CACHE_VARIABLES
 from perfbisect.environments.packages import PLATFORMS, EnginePackage, engine, package
-from perfbisect.environments.source_tree import declared_bases, is_built
+from perfbisect.environments.source_tree import is_built
 from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.model.cell import Cell
 from perfbisect.report.markdown import table
@@ -206,14 +207,17 @@ def check_history(up: Upstream) -> Iterator[Row]:
     yield Row("first-parent commits, by date", len(up.line), [*late, *shallow])
     shas = [record.change.id for record in up.line[:RECENT]][::-1]
     for platform in ("cuda", "cpu", "rocm") if up.is_vllm else ():
-        states = BuildStates(up.repository, up.package).read(shas, platform).values()
+        states = read_build_states({}, up.repository, up.package, shas, platform).values()
         wheels = Counter(state.needed for state in states)
         shares = f"{len(wheels)} wheels for {len(shas)} commits, one for {max(wheels.values())}"
         yield Row(f"latest overlays, {platform}", shares)
     if not up.is_vllm:
         bases = declared_bases(up.repository, shas, "cuda")
-        unknown = [sha[:12] for sha, found in bases.items() if not found.group or not found.requirements]
-        yield Row("latest pins", ", ".join(sorted({found.group for found in bases.values()})), unknown)
+        groups = {sha: pins.group if pins else "" for sha, (pins, _) in bases.items()}
+        unknown = [
+            sha[:12] for sha, (_, requirements) in bases.items() if not groups[sha] or not requirements
+        ]
+        yield Row("latest pins", ", ".join(sorted(set(groups.values()))), unknown)
 
 
 def check_specifications(up: Upstream) -> Iterator[Row]:

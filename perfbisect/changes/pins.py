@@ -49,6 +49,11 @@ class Pins:
         return found[1] if found else ""
 
     @property
+    def group(self) -> str:
+        """``v0.21.0``, or twelve digits of the pinned commit; empty if nothing is pinned."""
+        return self.commit[:12] or (f"v{self.release}" if self.tag else "")
+
+    @property
     def text(self) -> str:
         if self.commit:
             return f"vLLM commit {self.commit[:12]}" + (
@@ -62,41 +67,28 @@ def parse_pins(dockerfile: str) -> Pins:
     known: dict[str, str] = {}
     tag = commit = ""
     packages: dict[str, ReplacedPackage] = {}
-    for keyword, rest in _instructions(dockerfile):
+    # Comments are left out: at times the header named another version than the ARG below it.
+    lines = [line for line in dockerfile.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
+    instructions = [line.strip().split(None, 1) for line in joined.splitlines() if line.strip()]
+    for keyword, rest in (parts for parts in instructions if len(parts) == 2):
         words = _VARIABLE.sub(lambda name: known.get(name["braced"] or name["plain"], name[0]), rest)
-        if keyword in ("ARG", "ENV"):
+        if keyword.upper() in ("ARG", "ENV"):
             for found in _ASSIGNED.finditer(words):
                 known[found["name"]] = found["value"].strip("\"'")
-            if keyword == "ENV" and (named := _PRECOMPILED.search(words)):
+            if keyword.upper() == "ENV" and (named := _PRECOMPILED.search(words)):
                 commit = named["commit"]
-        elif keyword == "FROM" and (image := _IMAGE_TAG.match(words)):
+        elif keyword.upper() == "FROM" and (image := _IMAGE_TAG.match(words)):
             tag = image["tag"]
-        elif keyword == "RUN":
+        elif keyword.upper() == "RUN":
             # In February 2026 the tag said v0.15.0 while a wheel of main was installed over it.
             if index := _INDEX.search(words) or _PRECOMPILED.search(words):
                 commit = index["commit"]
-            packages |= {package.name: package for package in _replaced(words)}
+            if re.search(r"\bpip\b", words):
+                removed = [word for found in _REMOVED.finditer(words) for word in found["words"].split()]
+                versions = [(word, "") for word in removed if not word.startswith("-")]
+                versions += [(found["name"], found["version"]) for found in _PINNED.finditer(words)]
+                for name, version in versions:
+                    packages[name.lower()] = ReplacedPackage(name.lower(), version)
+    packages.pop("vllm", None)
     return Pins(tag, commit, tuple(packages.values()))
-
-
-def _instructions(text: str) -> list[tuple[str, str]]:
-    """Instructions with their words; continued lines are joined, comments dropped."""
-    # At times the header named another version than the ARG below it.
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
-    parts = [line.strip().split(None, 1) for line in joined.splitlines() if line.strip()]
-    return [(part[0].upper(), part[1]) for part in parts if len(part) == 2]
-
-
-def _replaced(words: str) -> list[ReplacedPackage]:
-    """Packages that a command pins or removes, without vLLM itself."""
-    if not re.search(r"\bpip\b", words):
-        return []
-    removed = [
-        ReplacedPackage(word.lower(), "")
-        for found in _REMOVED.finditer(words)
-        for word in found["words"].split()
-        if not word.startswith("-")
-    ]
-    pinned = [ReplacedPackage(found["name"].lower(), found["version"]) for found in _PINNED.finditer(words)]
-    return [package for package in (*removed, *pinned) if package.name != "vllm"]

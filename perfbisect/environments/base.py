@@ -46,6 +46,14 @@ class Environment:
     def caches(self) -> Path:
         return self.folder / "caches"
 
+    @property
+    def is_cold(self) -> bool:
+        """Whether its compile and kernel caches are empty."""
+        try:
+            return not any(path.is_file() for path in self.caches.rglob("*"))
+        except OSError:
+            return True
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -128,8 +136,7 @@ class Builder(ABC):
 
     def minutes(self, change: Change) -> float | None:
         """Estimated build time from earlier builds: 0.0 if cached, None if unknown."""
-        del change
-        return None
+        return 0.0 if self.cached(change) else None
 
     def price(self, changes: Iterable[Change]) -> BuildPrice:
         """Estimated minutes of the builds that are not cached, of changes that can be built."""
@@ -140,8 +147,7 @@ class Builder(ABC):
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         """Estimated bytes of the builds that are not cached; None if unknown."""
-        del changes
-        return None
+        return 0 if all(map(self.cached, changes)) else None
 
     def notes(self) -> tuple[str, ...]:
         """Lines for the user before the first launch; call it after ``prepare``."""

@@ -63,55 +63,6 @@ def variables(folder: Path, python_path: str = "") -> dict[str, str]:
     return fixed | caches
 
 
-class UsageLocks:
-    """Shared locks on the environments that this process uses."""
-
-    def __init__(self) -> None:
-        self._handles: dict[Path, int] = {}
-        self._guard = threading.Lock()
-
-    def acquire(self, folder: Path) -> bool:
-        """Mark a folder as used and lock it, once; False if it is being removed."""
-        with self._guard:
-            try:
-                if folder not in self._handles:
-                    handle = os.open(folder / USED, os.O_RDWR | os.O_CREAT, 0o644)
-                    if not _flock(handle, fcntl.LOCK_SH):
-                        os.close(handle)
-                        return False
-                    self._handles[folder] = handle
-                os.utime(self._handles[folder])
-            except OSError:
-                # On a read-only cache nothing can be locked, and nothing is removed either.
-                return folder.is_dir()
-        return True
-
-    def release(self, folder: Path) -> None:
-        with self._guard:
-            handle = self._handles.pop(folder, None)
-            if handle is not None:
-                os.close(handle)
-
-    def __del__(self) -> None:
-        for handle in self._handles.values():
-            with contextlib.suppress(OSError):
-                os.close(handle)
-
-
-@contextlib.contextmanager
-def exclusive_use(folder: Path) -> Iterator[bool]:
-    """Yield True if no process uses the folder; none can start to inside the block."""
-    try:
-        handle = os.open(folder / USED, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError:
-        yield True
-        return
-    try:
-        yield _flock(handle, fcntl.LOCK_EX)
-    finally:
-        os.close(handle)
-
-
 def _flock(handle: int, kind: int) -> bool:
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
@@ -163,11 +114,19 @@ def _placed(stamp: Environment, folder: Path, seconds: float = 0.0) -> Environme
 
 
 class EnvironmentCache:
+    """The environments in a folder; holds a shared lock on each that this process uses."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.root = path / "environments"
         self._failures = self.root / ".failed"
-        self._locks = UsageLocks()
+        self._in_use: dict[Path, int] = {}
+        self._guard = threading.Lock()
+
+    def __del__(self) -> None:
+        for handle in self._in_use.values():
+            with contextlib.suppress(OSError):
+                os.close(handle)
 
     def folder(self, key: str) -> Path:
         return self.root / key
@@ -224,17 +183,22 @@ class EnvironmentCache:
                 (staging / "caches").mkdir(exist_ok=True)
                 if not in_place:
                     staging.rename(folder)
-                stamp = _stamp(
-                    folder,
-                    check(folder),
+                checked = check(folder)
+                stamp = replace(
+                    checked,
                     key=key,
+                    interpreter=_relative(checked.interpreter, folder),
+                    engine_file=str(_relative(Path(checked.engine_file), folder)),
+                    python_path=tuple(_relative(path, folder) for path in checked.python_path),
+                    facts={**checked.facts, **facts, BYTES: own_bytes(folder)},
                     builder=builder,
                     spec=spec,
                     change=change,
                     seconds=round(time.monotonic() - began, 3),
-                    made_facts=facts,
+                    built_at=round(time.time(), 3),
                 )
-            self._locks.acquire(folder)
+                replace_file(folder / STAMP, _STAMP.dump_json(stamp, indent=1).decode() + "\n")
+            self.use(folder)
             return _placed(stamp, folder, stamp.seconds)
 
     def receive(self, key: str, fill: Callable[[Path], None], timeout: float) -> None:
@@ -257,11 +221,40 @@ class EnvironmentCache:
     def find(self, key: str) -> Environment | None:
         """A complete environment, locked as in use; None if it must be built."""
         folder = self.folder(key)
-        if self.stamp(key) is None or not self._locks.acquire(folder):
+        if self.stamp(key) is None or not self.use(folder):
             return None
         # Before the lock was taken, another process may have removed it.
         stamp = self.stamp(key)
         return None if stamp is None else _placed(stamp, folder)
+
+    def use(self, folder: Path) -> bool:
+        """Mark an environment as used and lock it, once; False if it is being removed."""
+        with self._guard:
+            try:
+                if folder not in self._in_use:
+                    handle = os.open(folder / USED, os.O_RDWR | os.O_CREAT, 0o644)
+                    if not _flock(handle, fcntl.LOCK_SH):
+                        os.close(handle)
+                        return False
+                    self._in_use[folder] = handle
+                os.utime(self._in_use[folder])
+            except OSError:
+                # On a read-only cache nothing can be locked, and nothing is removed either.
+                return folder.is_dir()
+        return True
+
+    @contextlib.contextmanager
+    def unused(self, folder: Path) -> Iterator[bool]:
+        """Yield True if no process uses an environment; none can start to inside the block."""
+        try:
+            handle = os.open(folder / USED, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
+            yield True
+            return
+        try:
+            yield _flock(handle, fcntl.LOCK_EX)
+        finally:
+            os.close(handle)
 
     def failure(self, key: str) -> str | None:
         """Why an earlier build of a key failed, as a chain of builders noted it."""
@@ -307,27 +300,13 @@ class EnvironmentCache:
         try:
             yield staging
         except BaseException:
-            self._locks.release(folder)
+            with self._guard:
+                handle = self._in_use.pop(folder, None)
+                if handle is not None:
+                    os.close(handle)
             for path in (staging, folder):
                 shutil.rmtree(path, ignore_errors=True)
             raise
-
-
-def _stamp(
-    folder: Path, checked: Environment, *, made_facts: Mapping[str, Any], **origin: Any
-) -> Environment:
-    """Write the stamp of a checked environment."""
-    stamp = replace(
-        checked,
-        interpreter=_relative(checked.interpreter, folder),
-        engine_file=str(_relative(Path(checked.engine_file), folder)),
-        python_path=tuple(_relative(path, folder) for path in checked.python_path),
-        facts={**checked.facts, **made_facts, BYTES: own_bytes(folder)},
-        built_at=round(time.time(), 3),
-        **origin,
-    )
-    replace_file(folder / STAMP, _STAMP.dump_json(stamp, indent=1).decode() + "\n")
-    return stamp
 
 
 def _relative(path: Path, folder: Path) -> Path:

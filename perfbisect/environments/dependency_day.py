@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.changes.git import Repository
 from perfbisect.environments import uv
 from perfbisect.environments.packages import package
-from perfbisect.environments.spec import Spec, parse_chain, pinned_client
+from perfbisect.environments.spec import parse_chain, pinned_client
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
 
@@ -41,16 +41,15 @@ def newest_day(changes: Iterable[Change], repository: Repository | None = None) 
         with suppress(InvalidVersion):
             version = Version(text)
             releases[name] = max(version, releases.get(name, version))
-    return max(*days, *(_release_day(name, version, repository) for name, version in releases.items()), "")
-
-
-def _release_day(name: str, version: Version, repository: Repository | None) -> str:
-    if repository is not None:
-        with suppress(RevisionError):
-            tag = repository.resolve(f"refs/tags/v{version}")
-            if repository.tree_id(tag.id, package(name).folder) is not None:
-                return tag.date[:10]
-    return uv.upload_day(name, version)
+    for name, version in releases.items():
+        day = None
+        if repository is not None:
+            with suppress(RevisionError):
+                tag = repository.resolve(f"refs/tags/v{version}")
+                is_of_it = repository.tree_id(tag.id, package(name).folder) is not None
+                day = tag.date[:10] if is_of_it else None
+        days.append(uv.upload_day(name, version) if day is None else day)
+    return max(days)
 
 
 def base_changes(environment: str, repository: Repository | None) -> Iterator[Change]:
@@ -70,18 +69,14 @@ def client_day(environment: str, client: str, repository: Repository | None) -> 
     specs = parse_chain(pinned) if pinned else ()
     if not client and any(spec.name == "overlay" for spec in specs):
         return ""
-    bases = base_changes(pinned, repository) if client else ()
-    return newest_day((*_client_changes(specs, repository), *bases), repository)
-
-
-def _client_changes(specs: Iterable[Spec], repository: Repository | None) -> Iterator[Change]:
-    """What a pinned client is built from, as far as the specification of its environment says."""
+    changes = list(base_changes(pinned, repository)) if client else []
     for spec in specs:
         revision = spec.option("client")
         if spec.name == "release" and revision:
-            yield Change(f"{spec.argument}=={revision}", "release")
+            changes.append(Change(f"{spec.argument}=={revision}", "release"))
         elif revision and repository is not None:
-            yield repository.resolve(revision)
+            changes.append(repository.resolve(revision))
+    return newest_day(changes, repository)
 
 
 def dependency_notes(environment: str, day: str, client: str = "") -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import (
     USED,
     EnvironmentCache,
-    exclusive_use,
     file_stats,
     os_errors_as_machine_errors,
     read_stamp,
@@ -70,7 +69,15 @@ def collect(
 ) -> GcResult:
     """Remove entries last used before ``now - older_than``, then the longest unused above ``keep_bytes``."""
     cache = EnvironmentCache(path)
-    entries = _entries(cache)
+    entries = [_entry(folder) for folder in _folders(cache.root)]
+    entries += [_entry(folder, "unfinished") for folder in _folders(cache.root / ".staging")]
+    entries += [_entry(folder, "build folder", "built") for folder in _folders(cache.path / "builds")]
+    # Unfinished folders are of no use to anybody: they go first.
+    entries.sort(key=lambda entry: (entry.kind != "unfinished", entry.used_at))
+    counted: set[tuple[int, int]] = set()
+    # From the last on: a file with several links is freed by the removal of the last that holds it.
+    freed = [disk_bytes(entry.folder, counted) for entry in reversed(entries)]
+    entries = [replace(entry, bytes=size) for entry, size in zip(entries, reversed(freed), strict=True)]
     total = sum(entry.bytes for entry in entries)
     removed: list[CacheEntry] = []
     in_use: list[CacheEntry] = []
@@ -85,7 +92,12 @@ def collect(
                 in_use.append(entry)
                 continue
             if not dry_run:
-                _remove(cache, entry)
+                # Moved away first: an interrupted removal leaves an unfinished folder, never half an
+                # environment.
+                trash = cache.root / ".staging" / f"{entry.key}.{secrets.token_hex(4)}"
+                trash.parent.mkdir(parents=True, exist_ok=True)
+                entry.folder.rename(trash)
+                shutil.rmtree(trash)
         removed.append(replace(entry, reason=reason))
         total -= entry.bytes
     if older_than is not None and not dry_run:
@@ -113,22 +125,6 @@ def total_bytes(entries: Iterable[CacheEntry]) -> int:
     """Bytes on disk of entries together: a file that they share counts once."""
     counted: set[tuple[int, int]] = set()
     return sum(disk_bytes(entry.folder, counted) for entry in entries)
-
-
-def _entries(cache: EnvironmentCache) -> list[CacheEntry]:
-    """The folders of a cache in the order of removal: unfinished ones, then the longest unused first.
-
-    A file that several hold counts with the last one, whose removal frees it.
-    """
-    entries = [_entry(folder) for folder in _folders(cache.root)]
-    entries += [_entry(folder, "unfinished") for folder in _folders(cache.root / ".staging")]
-    entries += [_entry(folder, "build folder", "built") for folder in _folders(cache.path / "builds")]
-    # Unfinished folders are of no use to anybody: they go first.
-    entries.sort(key=lambda entry: (entry.kind != "unfinished", entry.used_at))
-    counted: set[tuple[int, int]] = set()
-    # From the last on: a file with several links is freed by the removal of the last that holds it.
-    freed = [disk_bytes(entry.folder, counted) for entry in reversed(entries)]
-    return [replace(entry, bytes=size) for entry, size in zip(entries, reversed(freed), strict=True)]
 
 
 def _entry(folder: Path, kind: str = "", mark: str = USED) -> CacheEntry:
@@ -173,17 +169,9 @@ def _locked(cache: EnvironmentCache, entry: CacheEntry) -> Iterator[bool]:
         # The lock of builds first: else a build could begin between the look and the removal.
         with filelock.FileLock(locks / f"{entry.key}.lock", timeout=0):
             if entry.kind == "environment":
-                with exclusive_use(entry.folder) as is_free:
+                with cache.unused(entry.folder) as is_free:
                     yield is_free
             else:
                 yield True
     except filelock.Timeout:
         yield False
-
-
-def _remove(cache: EnvironmentCache, entry: CacheEntry) -> None:
-    """Move away first: an interrupted removal leaves an unfinished folder, never half an environment."""
-    trash = cache.root / ".staging" / f"{entry.key}.{secrets.token_hex(4)}"
-    trash.parent.mkdir(parents=True, exist_ok=True)
-    entry.folder.rename(trash)
-    shutil.rmtree(trash)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,6 @@ from perfbisect.common.digests import file_blob_id, text_digest
 from perfbisect.common.json_text import parse_json
 from perfbisect.environments.base import Environment
 from perfbisect.environments.build import BuildRun, Output, interpreter_environment
-from perfbisect.environments.cache import variables
-from perfbisect.environments.packages import EnginePackage
 from perfbisect.errors import BuildError, FaultCode, MachineError
 from perfbisect.system.logs import excerpt
 
@@ -183,21 +180,6 @@ def _run_script(
     return output, found if isinstance(found, dict) else {}
 
 
-def import_own_engine(
-    build: BuildRun, interpreter: Path, package: EnginePackage, folder: Path, *, what: str,
-    layer: Path | None = None,
-) -> ImportedEngine:  # fmt: skip
-    """Import the engine of the environment in ``folder`` or its ``layer``; BuildError from elsewhere."""
-    env = variables(folder, str(layer or ""))
-    found = import_engine(build, interpreter, package.module, env=env, what=what)
-    expected = layer or folder
-    # A .pth file, or an editable installation, may bring the engine from elsewhere.
-    if not Path(os.path.realpath(found.file)).is_relative_to(os.path.realpath(expected)):
-        message = f"{what}: imported {package.module} from {found.file}, not from {expected}"
-        raise BuildError(message, where=build.log)
-    return found
-
-
 def is_same_version(found: str, wanted: str) -> bool:
     """Compare versions; a local part counts only if it was asked for."""
     try:
@@ -227,19 +209,6 @@ def commit_in_version(version: str) -> str:
     return ""
 
 
-def differing_files(folder: Path, tracked: Mapping[str, str]) -> tuple[list[str], list[str], int]:
-    """Python files of a package that differ from a commit, that are missing, and how many exist.
-
-    A file is not missing if nothing of its folder was installed.
-    """
-    python = {path: blob for path, blob in tracked.items() if path.endswith(".py")}
-    present = {path for path in python if (folder / path).is_file()}
-    parents = {PurePosixPath(path).parent for path in present}
-    differing = sorted(path for path in present if file_blob_id(folder / path, python[path]) != python[path])
-    missing = sorted(path for path in python if path not in present and PurePosixPath(path).parent in parents)
-    return differing, missing, len(present)
-
-
 def identify_commit(
     found: ImportedEngine, sha: str, tracked: Mapping[str, str], *, what: str, log: Path
 ) -> str:
@@ -253,10 +222,16 @@ def identify_commit(
     reported = found.reported_commit
     if reported and not sha.startswith(reported):
         raise BuildError(f"{what}: the engine ({found.version}) says it is commit {reported}", where=log)
-    differing, missing, count = differing_files(found.file.parent, tracked)
+    folder = found.file.parent
+    python = {path: blob for path, blob in tracked.items() if path.endswith(".py")}
+    present = {path for path in python if (folder / path).is_file()}
+    # A file is not missing if nothing of its folder was installed.
+    parents = {PurePosixPath(path).parent for path in present}
+    differing = sorted(path for path in present if file_blob_id(folder / path, python[path]) != python[path])
+    missing = sorted(path for path in python if path not in present and PurePosixPath(path).parent in parents)
     files = (*differing, *missing)
     # Builds rewrite a few files, such as the version's: with a reported commit some may differ.
-    if len(differing) > FOREIGN_SHARE * max(count, 1) or (files and not reported):
+    if len(differing) > FOREIGN_SHARE * max(len(present), 1) or (files and not reported):
         says = f"says no commit (its version is {found.version}), and"
         if reported:
             says = f"says it is {reported}, but"

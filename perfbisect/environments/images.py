@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -260,8 +259,3 @@ STORES: dict[str, tuple[type[ImageStore], str]] = {
     "pyxis": (SquashStore, "srun"),
 }
 """How each tool's images are found, and its command; in the order in which tools are looked for."""
-
-
-def default_tool() -> str:
-    """The first tool on PATH; empty if there is none. pyxis is only taken by name."""
-    return next((tool for tool in STORES if tool != "pyxis" and shutil.which(STORES[tool][1])), "")

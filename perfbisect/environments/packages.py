@@ -170,7 +170,8 @@ def engine(module: str) -> EnginePackage:
     return next((row for row in _ROWS if row.module == module), EnginePackage(module, module))
 
 
-_TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "triton"})
+TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "triton"})
+"""Packages of which there is a build for each kind of device."""
 _TORCH_BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm\d+\.[\d.]+)$")
 """uv's names of torch builds; ``rocm723`` is a variant of vLLM's wheels, which bring their own."""
 
@@ -178,12 +179,3 @@ _TORCH_BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm\d+\.[\d.]+)$")
 def torch_backend(variant: str) -> str:
     """The torch build of a variant of wheels; empty for those that bring their own."""
     return variant if _TORCH_BACKEND.match(variant) else ""
-
-
-def torch_backend_of(pip: str) -> str:
-    """The torch build of ``NAME==VERSION``: its local version or ``auto``; empty for other packages."""
-    name, _, version = pip.partition("==")
-    local = version.partition("+")[2]
-    if canonicalize_name(name) not in _TORCH:
-        return ""
-    return torch_backend(local) or "auto"

@@ -6,17 +6,16 @@ import ast
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from perfbisect.changes.git import Repository, TreeEntry
-from perfbisect.changes.pins import DOCKERFILE, Pins, parse_pins
-from perfbisect.common.digests import blob_id, environment_key, file_blob_id
-from perfbisect.errors import BuildError, RevisionError
+from perfbisect.common.digests import blob_id, file_blob_id
+from perfbisect.errors import BuildError
 
 _NOT_BUILT = frozenset({
     "docs", "doc", "tests", "test", "examples", "benchmarks", "mkdocs.yaml", "mkdocs.yml",
@@ -33,29 +32,7 @@ def is_built(path: str) -> bool:
     return first not in _NOT_BUILT and not first.startswith(".")
 
 
-def tree_digests(
-    repository: Repository, shas: Collection[str], folder: str, *, whole: bool
-) -> dict[str, str | None]:
-    """Digest of what enters a build below ``folder``, per commit; None if it has no such folder.
-
-    ``whole``: documentation, tests and CI count, too.
-
-    Raises:
-        RevisionError: a commit is not in the repository.
-    """
-    trees = repository.tree_ids(shas, folder)
-    for sha, tree in trees.items():
-        if tree is None and not folder:
-            raise RevisionError(f"the repository {repository.path} does not have commit {sha[:12]}")
-    wanted = {tree for tree in trees.values() if tree is not None}
-    digests = {
-        tree: environment_key([row for row in _tree_rows(data, len(tree) // 2) if whole or is_built(row[0])])
-        for tree, data in repository.contents(sorted(wanted))
-    }
-    return {sha: None if tree is None else digests[tree] for sha, tree in trees.items()}
-
-
-def _tree_rows(data: bytes, width: int) -> Iterator[tuple[str, str]]:
+def tree_rows(data: bytes, width: int) -> Iterator[tuple[str, str]]:
     """Rows of a git tree object: name, and mode with object name. ``width``: bytes of a hash."""
     at = 0
     while at < len(data):
@@ -88,17 +65,6 @@ def version_at(repository: Repository, sha: str) -> str:
     return f"{after}.dev{match[2]}+{local}"
 
 
-def declared_numbers(
-    repository: Repository, shas: Collection[str], path: str, pattern: str
-) -> dict[str, int]:
-    """The number that a pattern finds in a file, of the commits that have it, by two git processes."""
-    blobs = repository.tree_ids(shas, path)
-    contents = repository.contents(sorted({blob for blob in blobs.values() if blob is not None}))
-    texts = ((blob, re.search(pattern, data.decode(errors="replace"))) for blob, data in contents)
-    numbers = {blob: int(found[1]) for blob, found in texts if found}
-    return {sha: numbers[blob] for sha, blob in blobs.items() if blob in numbers}
-
-
 def toml_strings(text: str, table: str, key: str) -> tuple[str, ...] | None:
     """An array of strings in a table of a ``pyproject.toml``; None if it is not there.
 
@@ -117,69 +83,6 @@ def toml_strings(text: str, table: str, key: str) -> tuple[str, ...] | None:
         except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
             continue
     return None
-
-
-def build_requirements(tree: Path) -> tuple[str, ...]:
-    """``[build-system] requires`` of a project; setuptools if it declares nothing."""
-    project = tree / "pyproject.toml"
-    declared = toml_strings(project.read_text(), "build-system", "requires") if project.is_file() else None
-    return ("setuptools", "wheel") if declared is None else declared
-
-
-_FOLDER, _PROJECT = "requirements", "pyproject.toml"
-_NESTED = re.compile(r"^(?:-r|--requirement)[\s=]+(?P<path>\S+)")
-
-
-@dataclass(frozen=True)
-class DeclaredBase:
-    """The engine that a commit pins (None without a ``docker/Dockerfile.ci``), and its requirements."""
-
-    pins: Pins | None
-    requirements: tuple[str, ...]
-
-    @property
-    def group(self) -> str:
-        """``v0.21.0``, or twelve digits of the pinned commit; empty if nothing is pinned."""
-        if self.pins is None or self.pins.kind == "unknown":
-            return ""
-        return self.pins.commit[:12] if self.pins.commit else f"v{self.pins.release}"
-
-
-def declared_bases(repository: Repository, shas: Collection[str], platform: str) -> dict[str, DeclaredBase]:
-    """What each commit declares for a platform (``requirements/PLATFORM.txt``)."""
-    parts = [repository.tree_ids(shas, path) for path in (DOCKERFILE, _FOLDER, _PROJECT)]
-    known: dict[tuple[str | None, ...], DeclaredBase] = {}
-    declared = {}
-    for sha in shas:
-        state = tuple(ids[sha] for ids in parts)
-        if state not in known:
-            text = repository.read_text(sha, DOCKERFILE)
-            pins = None if text is None else parse_pins(text)
-            known[state] = DeclaredBase(pins, _requirements(repository, sha, platform))
-        declared[sha] = known[state]
-    return declared
-
-
-def _requirements(repository: Repository, sha: str, platform: str) -> tuple[str, ...]:
-    """Requirements of a commit, from the first place that it has."""
-    for path in (f"{_FOLDER}/{platform}.txt", "requirements.txt"):
-        if (text := repository.read_text(sha, path)) is not None:
-            return tuple(_requirement_lines(repository, sha, path, text, ()))
-    return toml_strings(repository.read_text(sha, _PROJECT) or "", "project", "dependencies") or ()
-
-
-def _requirement_lines(
-    repository: Repository, sha: str, path: str, text: str, including: tuple[str, ...]
-) -> Iterator[str]:
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        bare = re.sub(r"(^|\s)#.*$", "", line).strip()
-        if nested := _NESTED.match(bare):
-            inner = str(PurePosixPath(path).parent / nested["path"])
-            included = repository.read_text(sha, inner) if inner not in including else None
-            if included is not None:
-                yield from _requirement_lines(repository, sha, inner, included, (*including, path))
-        elif bare:
-            yield bare
 
 
 @dataclass(frozen=True)
@@ -215,7 +118,13 @@ def sync_tree(
             raise BuildError(f"{path} is a submodule, which cannot be written from this repository")
     target.mkdir(parents=True, exist_ok=True)
     removed = tuple(_remove_others(target, wanted, keep))
-    missing = {path: entry for path, entry in wanted.items() if not _is_current(target / path, entry)}
+    missing = {}
+    for path, entry in wanted.items():
+        file, is_link = target / path, entry.mode == "120000"
+        is_same_kind = file.is_symlink() == is_link and (is_link or file.is_file())
+        is_same_mode = is_link or os.access(file, os.X_OK) == (entry.mode == "100755")
+        if not (is_same_kind and is_same_mode and _blob_on_disk(file, entry) == entry.blob):
+            missing[path] = entry
     write_files(target, repository, missing)
     return SyncResult(frozenset(wanted), tuple(missing), removed)
 
@@ -252,15 +161,6 @@ def _remove_others(
                 (target / path).unlink()
 
 
-def _is_current(file: Path, entry: TreeEntry) -> bool:
-    """True if a file has git's bytes, kind and executable bit."""
-    is_link = entry.mode == "120000"
-    if file.is_symlink() != is_link or not (is_link or file.is_file()):
-        return False
-    same_mode = is_link or os.access(file, os.X_OK) == (entry.mode == "100755")
-    return same_mode and _blob_on_disk(file, entry) == entry.blob
-
-
 def _blob_on_disk(file: Path, entry: TreeEntry) -> str:
     if entry.mode == "120000":
         return blob_id(os.fsencode(file.readlink()), entry.blob)
@@ -278,25 +178,20 @@ def write_files(target: Path, repository: Repository, entries: Mapping[str, Tree
             file.unlink(missing_ok=True)
         file.parent.mkdir(parents=True, exist_ok=True)
         paths.setdefault(entry.blob, []).append(path)
-    for blob, data in repository.contents(paths):
-        for path in paths[blob]:
-            file, entry = target / path, entries[path]
-            if entry.mode == "120000":
-                _write_link(target, file, data)
-            else:
-                file.write_bytes(data)
-                if entry.mode == "100755":
-                    file.chmod(0o755)
-            written = _blob_on_disk(file, entry)
-            if written != blob:
-                raise BuildError(f"{path} was written as {written[:12]}, git has {blob[:12]}")
-
-
-def _write_link(target: Path, file: Path, data: bytes) -> None:
-    destination = os.fsdecode(data)
-    inside = Path(os.path.normpath(file.parent / destination)).is_relative_to(target)
-    if not inside or Path(destination).is_absolute():
-        raise BuildError(
-            f"{file.relative_to(target)} is a symbolic link out of the package, to {destination}"
-        )
-    file.symlink_to(destination)
+    found = ((path, data) for blob, data in repository.contents(paths) for path in paths[blob])
+    for path, data in found:
+        file, entry = target / path, entries[path]
+        if entry.mode == "120000":
+            destination = os.fsdecode(data)
+            inside = Path(os.path.normpath(file.parent / destination)).is_relative_to(target)
+            if not inside or Path(destination).is_absolute():
+                message = f"{path} is a symbolic link out of the package, to {destination}"
+                raise BuildError(message)
+            file.symlink_to(destination)
+        else:
+            file.write_bytes(data)
+            if entry.mode == "100755":
+                file.chmod(0o755)
+        written = _blob_on_disk(file, entry)
+        if written != entry.blob:
+            raise BuildError(f"{path} was written as {written[:12]}, git has {entry.blob[:12]}")

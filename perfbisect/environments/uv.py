@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import requests
@@ -24,7 +25,7 @@ from packaging.utils import (
 from packaging.version import Version
 
 from perfbisect.environments.build import BuildRun, Output, registry_environment
-from perfbisect.environments.packages import EnginePackage, torch_backend_of
+from perfbisect.environments.packages import TORCH, EnginePackage, torch_backend
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system import commands, processes
 from perfbisect.system.http import open_session, send_request
@@ -111,7 +112,11 @@ def install(
 def install_layer(build: BuildRun, target: Path, pip: str, python: str, *, dry_run: bool = False) -> None:
     """Install ``NAME==VERSION`` without dependencies into a folder of its own; no limits apply."""
     mode = "--dry-run" if dry_run else "--compile-bytecode"
-    options = ("--target", str(target), "--no-deps", mode, *_source_arguments(torch_backend_of(pip)))
+    name, _, version = pip.partition("==")
+    is_torch = canonicalize_name(name) in TORCH
+    # The local version of torch (+cu129) names its build.
+    backend = (torch_backend(version.partition("+")[2]) or "auto") if is_torch else ""
+    options = ("--target", str(target), "--no-deps", mode, *_source_arguments(backend))
     _pip(build, "install", python, *options, pip,
          action=f"{'find' if dry_run else 'install'} {pip}", cwd=target.parent)  # fmt: skip
 
@@ -154,7 +159,11 @@ def upload_day(package: str, version: Version) -> str:
     if _is_without_index():
         return ""
     environment = _environment()
-    index = environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL") or _default_index()
+    index = environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL")
+    if not index:
+        # The registry that pip asks where none is configured.
+        with suppress(ImportError, AttributeError):
+            index = str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
     if not index:
         return ""
     url = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
@@ -172,28 +181,14 @@ def upload_day(package: str, version: Version) -> str:
         return ""
     document = reply.json() if reply.status == 200 else None
     files = document.get("files") if isinstance(document, dict) else None
-    days = [
-        day[:10]
-        for file in files or ()
-        if (day := file.get("upload-time")) and _version_of(file.get("filename", "")) == version
-    ]
+    days = []
+    for file in files or ():
+        name, day = file.get("filename", ""), file.get("upload-time")
+        with suppress(InvalidWheelFilename, InvalidSdistFilename):
+            parts = parse_wheel_filename(name) if name.endswith(".whl") else parse_sdist_filename(name)
+            if day and parts[1] == version:
+                days.append(day[:10])
     return min(days, default="")
-
-
-def _default_index() -> str:
-    """The registry that pip asks where none is configured; empty without pip."""
-    try:
-        return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
-    except (ImportError, AttributeError):
-        return ""
-
-
-def _version_of(file: str) -> Version | None:
-    """The version in the name of a wheel or source archive."""
-    try:
-        return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
-    except (InvalidWheelFilename, InvalidSdistFilename):
-        return None
 
 
 def list_packages(build: BuildRun, interpreter: Path, *, with_origin: bool = False) -> list[str]:
@@ -242,7 +237,11 @@ def _source_arguments(torch_backend: str) -> tuple[str, ...]:
     if _is_without_index():
         return ("--no-index",)
     environment = _environment()
-    is_set = "UV_TORCH_BACKEND" in environment or _has_local_torch(environment)
+    links = re.split(r"[,\s]+", environment.get("UV_FIND_LINKS", ""))
+    folders = (Path(link.removeprefix("file://")) for link in links if link)
+    # A folder of wheels that has torch is the source that the user chose for it.
+    has_torch = any(any(folder.glob("torch-*.whl")) for folder in folders if folder.is_dir())
+    is_set = "UV_TORCH_BACKEND" in environment or has_torch
     return ("--torch-backend", torch_backend) if torch_backend and not is_set else ()
 
 
@@ -264,18 +263,6 @@ def _pip_files() -> dict[str, str]:
     return {key: str(ast.literal_eval(value)) for key, value in rows if value[:1] in "'\""}
 
 
-def _has_local_torch(environment: Mapping[str, str]) -> bool:
-    links = re.split(r"[,\s]+", environment.get("UV_FIND_LINKS", ""))
-    folders = (Path(link.removeprefix("file://")) for link in links if link)
-    return any(any(folder.glob("torch-*.whl")) for folder in folders if folder.is_dir())
-
-
-def _undated_packages(text: str) -> list[str]:
-    """Packages that uv needed and left out, because the index does not date them."""
-    undated = {canonicalize_name(file.partition("-")[0]) for file in _UNDATED.findall(text)}
-    return sorted(undated & set(map(canonicalize_name, _FILTERED.findall(text))))
-
-
 def failure_of(output: Output, action: str, log: Path) -> BuildError | MachineError | UsageError:
     """The error behind uv's output."""
     problem = f"cannot {action}"
@@ -290,10 +277,12 @@ def failure_of(output: Output, action: str, log: Path) -> BuildError | MachineEr
     if output.code < 0:
         code = processes.signal_code(-output.code)
         return MachineError(f"{problem}: uv ended by {output.ending}", where=log, code=code)
-    if undated := _undated_packages(output.text):
+    # Packages that uv needed and left out, because the index does not date them.
+    undated = {canonicalize_name(file.partition("-")[0]) for file in _UNDATED.findall(output.text)}
+    if undated := undated & set(map(canonicalize_name, _FILTERED.findall(output.text))):
         return UsageError(
             f"{problem}: only packages uploaded until the day of --exclude-newer are taken, and the index "
-            f"does not say when {', '.join(undated)} was uploaded",
+            f"does not say when {', '.join(sorted(undated))} was uploaded",
             where=log,
             next_step="--exclude-newer none (--constraints pins versions), or an index with upload dates",
         )

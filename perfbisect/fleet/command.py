@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,7 @@ from perfbisect.commands.request import Argument, Option, prints
 from perfbisect.commands.session import interruptible, open_session
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.common.yaml_source import load, validate
-from perfbisect.environments.base import Builder
-from perfbisect.environments.builders.keyed import KeyedBuilder
+from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, BuildError, Interrupted, MachineError, UsageError
 from perfbisect.fleet.agent import measure_bundle, run_bundle
@@ -34,6 +33,7 @@ from perfbisect.machine.leases import describe_holders, holders, lock_folder
 from perfbisect.machine.profile import load_profile
 from perfbisect.machine.profile import machine as detect_machine
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
+from perfbisect.model.change import Change
 from perfbisect.setup.doctor import check_flock, machine_checks, run_checks
 from perfbisect.system.clock import now
 from perfbisect.system.files import write_atomic
@@ -83,6 +83,48 @@ def _measure(job: Job, bundle: Bundle) -> None:
         newest = bundle.launches[-1].change
         tools = session.tools(workspace, setting, builder, newest, bundle.interference)
         measure_bundle(job, replace(tools, ahead=None))
+
+
+class KeyedBuilder(Builder):
+    """Environments that were brought to this machine; builds nothing.
+
+    ``keys``: of the environments, by the id of their change; ``client``: of the client's.
+    """
+
+    name = spec = "keyed"
+
+    def __init__(self, cache: Path, keys: Mapping[str, str], client: str = "") -> None:
+        self.cache = EnvironmentCache(cache)
+        self.keys = keys
+        self.client_key = client
+
+    def refuses(self, change: Change) -> Refusal | None:
+        if change.id in self.keys:
+            return None
+        return Refusal(f"no environment of {change.short} was named", error=True)
+
+    def key(self, change: Change) -> str:
+        return self.keys[change.id]
+
+    def cached(self, change: Change) -> bool:
+        return change.id in self.keys
+
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        del log, timeout
+        return self._find(self.key(change), change.short)
+
+    def client(self) -> Environment | None:
+        return self._find(self.client_key, "the client") if self.client_key else None
+
+    def _find(self, key: str, what: str) -> Environment:
+        environment = self.cache.find(key)
+        if environment is None:
+            raise MachineError(
+                f"the environment of {what} is not on this machine: {key}",
+                where=self.cache.folder(key),
+                next_step="bring it there again",
+            )
+        return environment
 
 
 @prints("perfbisect.fleet.building:BuildDocument")

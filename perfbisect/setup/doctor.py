@@ -25,10 +25,9 @@ from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders import wheel
 from perfbisect.environments.builders.cached import CachedBuilder
 from perfbisect.environments.builders.image import ImageSettings
-from perfbisect.environments.builders.overlay import NearestWheel
-from perfbisect.environments.builders.overrides import OverrideBuilder
-from perfbisect.environments.builders.selecting import ChainBuilder
+from perfbisect.environments.builders.nearest_wheel import NearestWheel
 from perfbisect.environments.builders.wheel import WheelSettings
+from perfbisect.environments.factory import ChainBuilder
 from perfbisect.errors import BuildError, PerfbisectError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.machines import DoctorCheckDocument, MachineDocument
@@ -445,7 +444,6 @@ def index_checks(make_builder: Callable[[], Builder] | None, change: Change | No
         yield "indices", partial(_failure, error)
         return
     yield "index", check_registry
-    builder = builder.inner if isinstance(builder, OverrideBuilder) else builder
     builders = builder.builders if isinstance(builder, ChainBuilder) else (builder,)
     for part in builders:
         settings = part.settings if isinstance(part, CachedBuilder) else None

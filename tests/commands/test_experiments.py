@@ -17,7 +17,7 @@ from pydantic import Field
 from perfbisect.commands import experiments
 from perfbisect.commands.slots import slots_here
 from perfbisect.engine.experiment import Experiment, JobStatus
-from perfbisect.environments.builders.overrides import OverrideBuilder
+from perfbisect.environments.factory import ChainBuilder
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
 from perfbisect.jobs.documents import MeasuredDocument, measured_fields
 from perfbisect.jobs.folders import Job, Jobs, finished
@@ -205,7 +205,7 @@ def test_a_kind_from_outside_uses_two_slots(
 
 def test_a_resumed_job_builds_as_it_was_planned(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[Change] = []
-    monkeypatch.setattr(OverrideBuilder, "prepare", lambda _, changes: prepared.extend(changes))
+    monkeypatch.setattr(ChainBuilder, "prepare", lambda _, changes: prepared.extend(changes))
     type_json("resume", job.id, code=EXIT_INTERRUPTED)
     assert prepared == [history(2).changes[0]]
 

@@ -11,7 +11,6 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Builder, Environment, Refusal
-from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.factory import make_builder
 from perfbisect.model.change import Change
 from tests.changes.repositories import write_commits
@@ -141,7 +140,6 @@ def refusal_of(builder: Builder, change: Change | str) -> Refusal:
 def plain_builder(
     spec: str, *, repository: Repository | None, cache: Path, exclude_newer: str | None = None
 ) -> Builder:
-    """The builder of a specification itself, without the one around it that swaps packages."""
+    """The builder of a specification itself, without package overrides."""
     made = make_builder(spec, repository=repository, cache=cache, exclude_newer=exclude_newer)
-    assert isinstance(made, OverrideBuilder)
-    return made.inner
+    return made.builders[0] if len(made.builders) == 1 else made

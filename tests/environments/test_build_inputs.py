@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.changes.git import FileChange, Repository
-from perfbisect.environments.builders.overlay import BuildStates
+from perfbisect.environments.builders.nearest_wheel import read_build_states
+from perfbisect.environments.builders.overlay_layer import BuildState
 from perfbisect.environments.packages import PACKAGES
 from tests.changes.repositories import write_commits
 
@@ -42,9 +43,11 @@ class Trees:
 
 @given(TREES, st.integers(0, 9))
 def test_states_are_equal_where_inputs_are(trees: list[dict[str, str]], cut: int) -> None:
-    states = BuildStates(cast(Repository, Trees(trees)), VLLM)
+    known: dict[str, BuildState] = {}
+    repository = cast(Repository, Trees(trees))
     shas = [str(number) for number in range(len(trees))]
-    found = states.read(shas[:cut], "cuda") | states.read(shas, "cuda")
+    first = read_build_states(known, repository, VLLM, shas[:cut], "cuda")
+    found = first | read_build_states(known, repository, VLLM, shas, "cuda")
     for one in shas:
         for other in shas:
             left, right = (
@@ -87,7 +90,7 @@ def test_helpers_of_the_build_are_inputs(tmp_path: Path) -> None:
         {"tools/build_rust.py": b"2"},
         {"tools/build_deepgemm_C.py": b"2"},
     )
-    states = BuildStates(repository, VLLM).read(shas, "cuda")
+    states = read_build_states({}, repository, VLLM, shas, "cuda")
     one, lint, rust, kernels = (states[sha] for sha in shas)
     assert one == lint
     assert (rust.needed, rust.optional) == (lint.needed, rust.optional) != (lint.needed, lint.optional)

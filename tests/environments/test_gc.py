@@ -125,9 +125,10 @@ def test_what_is_in_use_is_kept_until_its_user_ends(world: World) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from perfbisect.environments.cache import UsageLocks
-locks = UsageLocks()
-print(locks.acquire(Path(sys.argv[1])), flush=True)
+from perfbisect.environments.cache import EnvironmentCache
+folder = Path(sys.argv[1])
+cache = EnvironmentCache(folder.parents[1])
+print(cache.use(folder), flush=True)
 sys.stdin.read()
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,10 @@ from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, BuildPrice, BuildSite, Environment, Refusal
 from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
-from perfbisect.environments.cache import BYTES, EnvironmentCache
-from perfbisect.environments.health import ImportedEngine, identify_commit, import_own_engine
+from perfbisect.environments.cache import BYTES, EnvironmentCache, variables
+from perfbisect.environments.health import ImportedEngine, identify_commit, import_engine
 from perfbisect.environments.packages import EnginePackage, engine, torch_backend
-from perfbisect.environments.source_tree import blobs_inside, tree_digests
+from perfbisect.environments.source_tree import blobs_inside, is_built, tree_rows
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, RevisionError
 from perfbisect.model.change import Change, Kind
@@ -85,15 +86,23 @@ class Installation:
         uv.install(build, interpreter, wanted, self.package, folder=staging, torch_backend=backend)
         return interpreter
 
-    def import_venv(self, build: BuildRun, folder: Path, what: str, venv: str = "venv") -> ImportedEngine:
-        return import_own_engine(build, folder / venv / "bin" / "python", self.package, folder, what=what)
-
-    def import_layer(
-        self, build: BuildRun, change: Change, base: Environment, folder: Path
+    def import_engine(
+        self, build: BuildRun, folder: Path, what: str, *, venv: str = "venv", base: Environment | None = None
     ) -> ImportedEngine:
-        return import_own_engine(
-            build, base.interpreter, self.package, folder, what=change.short, layer=folder / LAYER
-        )
+        """Import the engine of the environment in ``folder``, or of its layer over ``base``.
+
+        Raises:
+            BuildError: it does not import, or comes from elsewhere.
+        """
+        own = folder if base is None else folder / LAYER
+        interpreter = folder / venv / "bin" / "python" if base is None else base.interpreter
+        env = variables(folder, "" if base is None else str(own))
+        found = import_engine(build, interpreter, self.package.module, env=env, what=what)
+        # A .pth file, or an editable installation, may bring the engine from elsewhere.
+        if not Path(os.path.realpath(found.file)).is_relative_to(os.path.realpath(own)):
+            message = f"{what}: imported {self.package.module} from {found.file}, not from {own}"
+            raise BuildError(message, where=build.log)
+        return found
 
 
 @dataclass(frozen=True)
@@ -131,10 +140,18 @@ class CommitTrees:
         Raises:
             RevisionError: a commit is not in the repository.
         """
-        shas = [change.id for change in changes]
+        trees = self.repository.tree_ids([change.id for change in changes], self.folder)
         if self.whole is None:
-            return self.repository.tree_ids(shas, self.folder)
-        return tree_digests(self.repository, shas, self.folder, whole=self.whole)
+            return trees
+        for sha, tree in trees.items():
+            if tree is None and not self.folder:
+                raise RevisionError(f"the repository {self.repository.path} does not have commit {sha[:12]}")
+        wanted = sorted({tree for tree in trees.values() if tree is not None})
+        digests: dict[str | None, str | None] = {None: None}
+        for tree, data in self.repository.contents(wanted):
+            rows = tree_rows(data, len(tree) // 2)
+            digests[tree] = environment_key([row for row in rows if self.whole or is_built(row[0])])
+        return {sha: digests[tree] for sha, tree in trees.items()}
 
     def refuses(self, commit: CommitTree) -> Refusal | None:
         is_missing = commit.tree is None
@@ -146,10 +163,22 @@ class CommitTrees:
         return self.repository.resolve(revision) if revision else None
 
     def check(
-        self, build: BuildRun, found: ImportedEngine, change: Change, *, inside: str, what: str = ""
+        self,
+        installation: Installation,
+        build: BuildRun,
+        folder: Path,
+        change: Change,
+        *,
+        inside: str = "",
+        what: str = "",
+        venv: str = "venv",
     ) -> Environment:
-        """Check that an engine is a commit, whose package is ``inside``."""
-        tracked = blobs_inside(self.repository, change.id, inside)
+        """Check that the engine of the environment in ``folder`` is a commit.
+
+        ``inside``: folder of the package in the repository, by default its own.
+        """
+        found = installation.import_engine(build, folder, change.short, venv=venv)
+        tracked = blobs_inside(self.repository, change.id, inside or installation.package.folder)
         shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
         facts = {"identified_by": shown, "engine_says_commit": found.commit}
         return found.checked(change.id, uv.list_packages(build, found.interpreter), facts)

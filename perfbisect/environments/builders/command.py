@@ -94,9 +94,7 @@ def make(settings: CommandSettings, commit: CommitTree, build: BuildRun, staging
 
 
 def check(settings: CommandSettings, commit: CommitTree, build: BuildRun, folder: Path) -> Environment:
-    installation, change = settings.installation, commit.change
-    found = installation.import_venv(build, folder, change.short, "env")
-    return settings.trees.check(build, found, change, inside=installation.package.folder)
+    return settings.trees.check(settings.installation, build, folder, commit.change, venv="env")
 
 
 def _run(settings: CommandSettings, build: BuildRun, change: Change, folder: Path) -> None:

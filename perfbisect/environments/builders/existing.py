@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
-from perfbisect.common.digests import environment_key
+from perfbisect.common.digests import environment_key, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import CLIENT_TIMEOUT_S, BuildContext
 from perfbisect.environments.cache import variables
-from perfbisect.environments.health import ImportedEngine, check_version, import_engine
+from perfbisect.environments.health import (
+    ImportedEngine,
+    LocatedEngine,
+    check_version,
+    import_engine,
+    locate_engine,
+)
 from perfbisect.environments.packages import engine
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, PerfbisectError
@@ -62,21 +69,13 @@ class ExistingBuilder(Builder):
         return self._environment(build, key, change.id, found, commit, identified_by)
 
     def client(self) -> Environment | None:
-        return self.client_environment(self._key("existing client/1"))
+        return self._client(self._key("existing client/1"))
 
-    def client_environment(self, key: str) -> Environment:
+    def _client(self, key: str) -> Environment:
         """The environment of the engine as it is, whatever commit it may be."""
         build = BuildRun(self.cache.log(key), CLIENT_TIMEOUT_S)
         found = self._import_engine(build, key)
         return self._environment(build, key, "", found, found.commit, "client")
-
-    def minutes(self, change: Change) -> float | None:
-        del change
-        return 0.0
-
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        del changes
-        return 0
 
     def _import_engine(self, build: BuildRun, key: str) -> ImportedEngine:
         if self._engine is None:
@@ -91,7 +90,14 @@ class ExistingBuilder(Builder):
             if not self.trust:
                 check_version(build, found, change.id.partition("==")[2], str(self.interpreter))
             return "version"
-        checkout = _checkout(found)
+        checkout = None
+        with suppress(PerfbisectError, ValueError):
+            repository = Repository.open(found.file.parent)
+            head_id = repository.head().id
+            inside = found.file.resolve().relative_to(repository.path.resolve())
+            # A file that git does not track says nothing of the checkout around it.
+            if repository.tree_id(head_id, inside.as_posix()) is not None:
+                checkout = head_id, repository.is_dirty(inside.parent.as_posix())
         if checkout is not None:
             head, dirty = checkout
             if head == change.id and not dirty:
@@ -105,11 +111,11 @@ class ExistingBuilder(Builder):
             actual = f"version {found.version or '(none)'} of no known commit"
         if self.trust:
             return f"trusted, though it is {actual}"
-        repository = self.repository.path if self.repository else "REPO"
+        path = self.repository.path if self.repository else "REPO"
         raise BuildError(
             f"{self.interpreter}: {self.module} ({found.file}) is {actual}, not {change.short}",
             where=build.log,
-            next_step=f"git -C {repository} checkout {change.short}, or add trust=yes, or build commits: "
+            next_step=f"git -C {path} checkout {change.short}, or add trust=yes, or build commits: "
             f"overlay:{self.interpreter},base=REV",
         )
 
@@ -139,17 +145,54 @@ class ExistingBuilder(Builder):
         )
 
 
-def _checkout(found: ImportedEngine) -> tuple[str, bool] | None:
-    """HEAD of the checkout that tracks the engine's file, and whether it is dirty; None if none does."""
-    try:
-        repository = Repository.open(found.file.parent)
-        head = repository.head()
-        inside = found.file.resolve().relative_to(repository.path.resolve())
-        if repository.tree_id(head.id, inside.as_posix()) is None:
-            return None
-        return head.id, repository.is_dirty(inside.parent.as_posix())
-    except (PerfbisectError, ValueError):
-        return None
+class InterpreterBase(ExistingBuilder):
+    """A user's interpreter as the base of overlays: read, never written; its engine is not imported."""
+
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        super().__init__(spec, context)
+        self.spec = f"existing:{self.interpreter}"
+        log = self.cache.log(f"interpreter-{text_digest(str(self.interpreter))}")
+        self._build = BuildRun(log, CLIENT_TIMEOUT_S)
+
+    @cached_property
+    def _packages(self) -> list[str]:
+        return uv.list_packages(self._build, self.interpreter, with_origin=True)
+
+    @cached_property
+    def _located(self) -> LocatedEngine:
+        return locate_engine(self._build, self.interpreter, self.module, {"PYTHONPATH": ""})
+
+    @cached_property
+    def _state(self) -> str:
+        """Names, sizes and times of the package's files are part of it: they reveal changes in place."""
+        located, files = self._located, []
+        if (folder := located.folder) is not None:
+            for file in sorted(folder.rglob("*")):
+                if "__pycache__" not in file.parts and file.is_file():
+                    status = file.stat()
+                    files.append((str(file.relative_to(folder)), status.st_size, status.st_mtime_ns))
+        packages = "".join(f"{line}\n" for line in self._packages)
+        parts = (str(self.interpreter), located.python, packages, self.module, files)
+        return environment_key("interpreter/1", *parts)
+
+    def key(self, change: Change) -> str:
+        del change
+        return self._state
+
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        del change, log, timeout
+        return Environment(
+            key=self._state,
+            interpreter=self.interpreter,
+            folder=self.cache.folder(self._state),
+            env={"PYTHONPATH": ""},
+            engine_file=self._located.file,
+            packages_digest=text_digest("".join(f"{line}\n" for line in self._packages)),
+            facts={"packages": self._packages},
+        )
+
+    def client(self) -> Environment | None:
+        return self._client(self._state) if self._located.file else None
 
 
 builder = ExistingBuilder

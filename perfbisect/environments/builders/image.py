@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from perfbisect.environments.builders.cached import (
 from perfbisect.environments.cache import variables
 from perfbisect.environments.container import Container
 from perfbisect.environments.health import check_version, identify_commit, import_engine
-from perfbisect.environments.images import STORES, ImageLookup, ImageStore, default_tool, full_reference
+from perfbisect.environments.images import STORES, ImageLookup, ImageStore, full_reference
 from perfbisect.environments.packages import EnginePackage, engine
 from perfbisect.environments.source_tree import blobs_inside
 from perfbisect.environments.spec import Spec
@@ -101,7 +102,9 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ImageSettings, C
     if not is_known or not _REFERENCE.fullmatch(_NAMED.sub("x", template)):
         problem = f"{spec.argument!r} is not the name of an image for each change"
         raise spec.error(problem, "for example REGISTRY/NAME:{sha}, with {sha}, {short} or {version}")
-    tool = spec.option("tool") or default_tool()
+    # pyxis is only taken by name: srun is on the PATH of machines without it, too.
+    found = (name for name, (_, program) in STORES.items() if name != "pyxis" and shutil.which(program))
+    tool = spec.option("tool") or next(found, "")
     if tool not in STORES:
         problem = f"tool={tool!r} is not known" if tool else "no podman, docker or enroot on PATH"
         raise spec.error(problem, f"install one, or write tool= with one of {', '.join(STORES)}")

@@ -85,7 +85,7 @@ def make(wheels: ReleaseWheels, release: Found, build: BuildRun, staging: Path) 
 def check(wheels: ReleaseWheels, release: Found, build: BuildRun, folder: Path) -> Environment:
     version = _version(wheels, release)
     what = f"{wheels.installation.package.name}=={version}"
-    found = wheels.installation.import_venv(build, folder, what)
+    found = wheels.installation.import_engine(build, folder, what)
     check_version(build, found, version, what)
     return found.checked(found.commit, uv.list_packages(build, found.interpreter), {})
 

@@ -30,7 +30,7 @@ from perfbisect.environments.builders.cached import (
 )
 from perfbisect.environments.cache import exclusive_lock, os_errors_as_machine_errors
 from perfbisect.environments.packages import EnginePackage
-from perfbisect.environments.source_tree import SyncResult, build_requirements, sync_tree, version_at
+from perfbisect.environments.source_tree import sync_tree, toml_strings, version_at
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
@@ -131,124 +131,10 @@ def with_ccache(variables: Mapping[str, str], ccache: str | None, *, cmake: bool
 
 _KEPT = frozenset({"build", ".deps", "target", "_skbuild"})
 """Folders in which build systems keep intermediate files."""
-
-
-@dataclass(frozen=True)
-class BuildTree:
-    """A project's build folder: ``tree/``, ``venv/``, and marks of what they contain."""
-
-    path: Path
-    trees: CommitTrees
-    installation: Installation
-
-    @property
-    def tree(self) -> Path:
-        return self.path / "tree"
-
-    @property
-    def _last(self) -> Path:
-        """Lists the files of the last build, if it succeeded."""
-        return self.path / "built"
-
-    @property
-    def _unfinished(self) -> Path:
-        """Exists while a build runs, and after one was killed."""
-        return self.path / "building"
-
-    @property
-    def is_warm(self) -> bool:
-        """True if an earlier build finished here, so that the next can be incremental."""
-        return self.tree.exists() and not self._unfinished.exists()
-
-    def build_wheel(
-        self, build: BuildRun, change: Change, variables: Mapping[str, str], *, out: Path
-    ) -> tuple[Path, dict[str, Any]]:
-        """Build the wheel of a commit in ``out``; returns it, and facts of its build.
-
-        An incremental build that fails is repeated from scratch: it may have failed because of old files.
-        """
-        lock = self.path.parent / ".locks" / f"{self.path.name}.lock"
-        with (
-            os_errors_as_machine_errors(f"build in {self.path}"),
-            exclusive_lock(lock, f"in {self.path}", build.timeout),
-        ):
-            warm = self.is_warm
-            if not warm:
-                # A killed build may leave truncated files that look new.
-                shutil.rmtree(self.path, ignore_errors=True)
-            try:
-                return self._build(build, change, variables, warm, out)
-            except BuildError as error:
-                if not warm:
-                    raise
-                build.note(f"# {error.message}\n# again, from scratch")
-            shutil.rmtree(self.path)
-            return self._build(build, change, variables, False, out)
-
-    def _build(
-        self, build: BuildRun, change: Change, variables: Mapping[str, str], warm: bool, out: Path
-    ) -> tuple[Path, dict[str, Any]]:
-        before = self._last.read_text().splitlines() if self._last.exists() else None
-        self._last.unlink(missing_ok=True)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._unfinished.touch()
-        synced = sync_tree(
-            self.tree,
-            self.trees.repository,
-            change.id,
-            self.trees.folder,
-            whole=bool(self.trees.whole),
-            keep=lambda path: path.partition("/")[0] in _KEPT,
-        )
-        gone = None if before is None else [path for path in before if path not in synced.paths]
-        self._remove_stale(synced, gone)
-        interpreter = self._install_tools(build)
-        shutil.rmtree(out, ignore_errors=True)
-        try:
-            wheel = uv.build_wheel(build, self.tree, interpreter, out=out, variables=variables)
-        except BuildError:
-            self._unfinished.unlink()
-            raise
-        replace_file(self._last, "".join(f"{path}\n" for path in sorted(synced.paths)))
-        self._unfinished.unlink()
-        return wheel, {"incremental": warm, "files_written": len(synced.written), "wheel": wheel.name}
-
-    def _remove_stale(self, synced: SyncResult, gone: Sequence[str] | None) -> None:
-        """Remove files from setuptools' folders that it would pack although the commit does not have them.
-
-        Compiled files stay if only the package's Python changed: setuptools does not notice changed headers.
-        ``gone``: files of the last build that the commit does not have; None if the last build failed.
-        """
-        compiled = [path for path in synced.removed if path.endswith(".so")]
-        python_only = gone is not None and all(
-            path.startswith(f"{self.installation.package.folder}/") and path.endswith(".py")
-            for path in (*synced.written, *gone, *compiled)
-        )
-        build = self.tree / "build"
-        for library in (*build.glob("lib*"), *build.glob("bdist*")):
-            if not python_only:
-                shutil.rmtree(library)
-                continue
-            for file in library.rglob("*"):
-                if file.is_file() and file.suffix != ".so":
-                    file.unlink()
-
-    def _install_tools(self, build: BuildRun) -> Path:
-        """Interpreter with the build requirements, at one path for all commits: build files contain paths."""
-        wanted = build_requirements(self.tree)
-        mark, venv = self.path / "tools", self.path / "venv"
-        key = environment_key(wanted, build.limits.key_parts(), self.installation.package.drop)
-        interpreter = venv / "bin" / "python"
-        if mark.is_file() and mark.read_text() == key and interpreter.exists():
-            return interpreter
-        mark.unlink(missing_ok=True)
-        shutil.rmtree(venv, ignore_errors=True)
-        uv.create(build, venv, self.installation.python)
-        if wanted:
-            uv.install(build, interpreter, wanted, self.installation.package, folder=self.path)
-        mark.write_text(key)
-        return interpreter
-
+_BUILT = "built"
+"""Lists the files of the last build, if it succeeded."""
+_BUILDING = "building"
+"""Exists while a build runs, and after one was killed."""
 
 _COMPILED_MIN, _PYTHON_MIN = (40.0, 15.0), (4.0, 2.0)
 """Guesses for a first and an incremental build, with and without compiling: one of vLLM takes 20 to 60."""
@@ -256,12 +142,19 @@ _COMPILED_MIN, _PYTHON_MIN = (40.0, 15.0), (4.0, 2.0)
 
 @dataclass(frozen=True)
 class SourceSettings:
+    """``path``: the build folder, with ``tree/``, ``venv/``, and marks of what they contain."""
+
     installation: Installation
     trees: CommitTrees
     variables: Mapping[str, str]
     compilers: tuple[str, ...]
     ccache: str | None
-    build_tree: BuildTree
+    path: Path
+
+    @property
+    def is_warm(self) -> bool:
+        """True if an earlier build finished here, so that the next can be incremental."""
+        return (self.path / "tree").exists() and not (self.path / _BUILDING).exists()
 
 
 def builder(spec: Spec, context: BuildContext) -> CachedBuilder[SourceSettings, CommitTree]:
@@ -290,7 +183,7 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[SourceSettings, 
         variables,
         compilers,
         shutil.which("ccache", path=os.environ.get("PATH")),
-        BuildTree(context.cache.path / "builds" / name, trees, installation),
+        context.cache.path / "builds" / name,
     )
     return CachedBuilder(RECIPE, spec.text, context, settings, client=client)
 
@@ -312,7 +205,22 @@ def make(settings: SourceSettings, commit: CommitTree, build: BuildRun, staging:
     version = {"SETUPTOOLS_SCM_PRETEND_VERSION": version_at(repository, sha)}
     cmake = repository.tree_id(sha, f"{settings.trees.folder}/CMakeLists.txt") is not None
     given = version | with_ccache(variables, settings.ccache, cmake=cmake)
-    wheel, facts = settings.build_tree.build_wheel(build, commit.change, given, out=staging / "wheel")
+    path, out = settings.path, staging / "wheel"
+    lock = path.parent / ".locks" / f"{path.name}.lock"
+    with os_errors_as_machine_errors(f"build in {path}"), exclusive_lock(lock, f"in {path}", build.timeout):
+        is_warm = settings.is_warm
+        if not is_warm:
+            # A killed build may leave truncated files that look new.
+            shutil.rmtree(path, ignore_errors=True)
+        try:
+            wheel, facts = build_wheel(settings, build, sha, given, is_warm, out)
+        except BuildError as error:
+            if not is_warm:
+                raise
+            # An incremental build may have failed because of old files.
+            build.note(f"# {error.message}\n# again, from scratch")
+            shutil.rmtree(path)
+            wheel, facts = build_wheel(settings, build, sha, given, False, out)
     installation.create_venv(build, staging, [str(wheel)])
     shutil.rmtree(wheel.parent)
     return {
@@ -324,10 +232,79 @@ def make(settings: SourceSettings, commit: CommitTree, build: BuildRun, staging:
     }
 
 
+def build_wheel(
+    settings: SourceSettings,
+    build: BuildRun,
+    sha: str,
+    variables: Mapping[str, str],
+    is_warm: bool,
+    out: Path,
+) -> tuple[Path, dict[str, Any]]:
+    """Build the wheel of a commit in ``out``; returns it, and facts of its build."""
+    tree, built, building = (settings.path / name for name in ("tree", _BUILT, _BUILDING))
+    before = built.read_text().splitlines() if built.exists() else None
+    built.unlink(missing_ok=True)
+    settings.path.mkdir(parents=True, exist_ok=True)
+    building.touch()
+    trees = settings.trees
+    synced = sync_tree(
+        tree,
+        trees.repository,
+        sha,
+        trees.folder,
+        whole=bool(trees.whole),
+        keep=lambda path: path.partition("/")[0] in _KEPT,
+    )
+    # setuptools would pack files of its folders that the commit does not have. Compiled files stay if only
+    # the package's Python changed: it does not notice changed headers.
+    package = settings.installation.package
+    gone = [path for path in before or () if path not in synced.paths]
+    compiled = [path for path in synced.removed if path.endswith(".so")]
+    python_only = before is not None and all(
+        path.startswith(f"{package.folder}/") and path.endswith(".py")
+        for path in (*synced.written, *gone, *compiled)
+    )
+    for library in (*tree.glob("build/lib*"), *tree.glob("build/bdist*")):
+        if not python_only:
+            shutil.rmtree(library)
+            continue
+        for file in library.rglob("*"):
+            if file.is_file() and file.suffix != ".so":
+                file.unlink()
+    interpreter = _install_tools(settings, build)
+    shutil.rmtree(out, ignore_errors=True)
+    try:
+        wheel = uv.build_wheel(build, tree, interpreter, out=out, variables=variables)
+    except BuildError:
+        building.unlink()
+        raise
+    replace_file(built, "".join(f"{path}\n" for path in sorted(synced.paths)))
+    building.unlink()
+    return wheel, {"incremental": is_warm, "files_written": len(synced.written), "wheel": wheel.name}
+
+
+def _install_tools(settings: SourceSettings, build: BuildRun) -> Path:
+    """Interpreter with the build requirements, at one path for all commits: build files contain paths."""
+    project = settings.path / "tree" / "pyproject.toml"
+    wanted = toml_strings(project.read_text(), "build-system", "requires") if project.is_file() else None
+    wanted = ("setuptools", "wheel") if wanted is None else wanted
+    mark, venv = settings.path / "tools", settings.path / "venv"
+    key = environment_key(wanted, build.limits.key_parts(), settings.installation.package.drop)
+    interpreter = venv / "bin" / "python"
+    if mark.is_file() and mark.read_text() == key and interpreter.exists():
+        return interpreter
+    mark.unlink(missing_ok=True)
+    shutil.rmtree(venv, ignore_errors=True)
+    uv.create(build, venv, settings.installation.python)
+    if wanted:
+        uv.install(build, interpreter, wanted, settings.installation.package, folder=settings.path)
+    mark.write_text(key)
+    return interpreter
+
+
 def check(settings: SourceSettings, commit: CommitTree, build: BuildRun, folder: Path) -> Environment:
     inside = "/".join(filter(None, (settings.trees.folder, settings.installation.package.folder)))
-    found = settings.installation.import_venv(build, folder, commit.change.short)
-    return settings.trees.check(build, found, commit.change, inside=inside)
+    return settings.trees.check(settings.installation, build, folder, commit.change, inside=inside)
 
 
 def price(settings: SourceSettings, stamps: Sequence[Environment], missing: Sequence[Change]) -> BuildPrice:
@@ -337,7 +314,7 @@ def price(settings: SourceSettings, stamps: Sequence[Environment], missing: Sequ
     compiles = compiles and not is_precompiled(settings.variables, settings.installation.package)
     guess = _COMPILED_MIN if compiles else _PYTHON_MIN
     first, later = _first_and_later_minutes(stamps)
-    count = len(missing) - (not settings.build_tree.is_warm)
+    count = len(missing) - (not settings.is_warm)
     each = later if later is not None else guess[1]
     minutes = count * each + (first if first is not None else guess[0]) * (len(missing) - count)
     is_guess = later is None if count else first is None
@@ -346,7 +323,7 @@ def price(settings: SourceSettings, stamps: Sequence[Environment], missing: Sequ
 
 def minutes(settings: SourceSettings, stamps: Sequence[Environment]) -> float | None:
     first, later = _first_and_later_minutes(stamps)
-    return first if not settings.build_tree.is_warm or later is None else later
+    return first if not settings.is_warm or later is None else later
 
 
 def notes(

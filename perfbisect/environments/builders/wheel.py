@@ -27,7 +27,6 @@ from perfbisect.environments.builders.cached import (
     median_bytes,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
-from perfbisect.environments.source_tree import declared_numbers
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.machine.devices import Smi
@@ -77,15 +76,6 @@ def _reported_cuda(command: str) -> tuple[int, int] | None:
     report = Smi(command, timeout_s=60.0).text("-q")
     version = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", report, re.MULTILINE)
     return (int(version[1]), int(version[2])) if version else None
-
-
-def rocm_variant() -> str:
-    """Build for this machine's ROCm, as vLLM's ``setup.py`` names it: 7.2.3 is ``rocm723``; empty without."""
-    named, command = os.environ.get("ROCM_PATH"), shutil.which("rocm-smi")
-    folders = [Path(named)] if named else Path(command).resolve().parents if command else ()
-    files = (folder / ".info" / "version" for folder in folders)
-    version = next((re.match(r"[\d.]+", file.read_text()) for file in files if file.is_file()), None)
-    return f"rocm{version[0].replace('.', '')}" if version else ""
 
 
 def cuda_refusal(needed: int | None, driver: tuple[int, int] | None) -> str:
@@ -172,8 +162,14 @@ def allowed_variants(template: str, variant: str, machine: str = "") -> tuple[st
     if variant:
         return ("",) if variant == DEFAULT else (variant,)
     driver = machine_cuda(machine)
-    if driver is None and machine in ("", ROCM) and (rocm := rocm_variant()):
-        return (rocm,)
+    if driver is None and machine in ("", ROCM):
+        named, command = os.environ.get("ROCM_PATH"), shutil.which("rocm-smi")
+        folders = [Path(named)] if named else Path(command).resolve().parents if command else ()
+        files = (folder / ".info" / "version" for folder in folders)
+        version = next((re.match(r"[\d.]+", file.read_text()) for file in files if file.is_file()), None)
+        if version:
+            # As vLLM's setup.py names it: ROCm 7.2.3 is rocm723.
+            return (f"rocm{version[0].replace('.', '')}",)
     if machine == ROCM:
         # The ROCm version of the machine that is planned for is not known here.
         return ("",)
@@ -239,7 +235,14 @@ def look_up(
     cuda: Mapping[str, int] = {}
     pattern = settings.installation.package.cuda_pattern
     if not variant and settings.driver is not None and pattern is not None:
-        cuda = declared_numbers(settings.trees.repository, shas, *pattern)
+        # Two git processes read the file of all commits.
+        path, expression = pattern
+        repository = settings.trees.repository
+        blobs = repository.tree_ids(shas, path)
+        contents = repository.contents(sorted({blob for blob in blobs.values() if blob is not None}))
+        texts = ((blob, re.search(expression, data.decode(errors="replace"))) for blob, data in contents)
+        numbers = {blob: int(found[1]) for blob, found in texts if found}
+        cuda = {sha: numbers[blob] for sha, blob in blobs.items() if blob in numbers}
     trees = settings.trees.look_up(changes)
     return {
         change.id: CommitWheel(change, trees[change.id], wheels[change.id], variant, cuda.get(change.id))
@@ -292,9 +295,7 @@ def make(settings: WheelSettings, commit: CommitWheel, build: BuildRun, staging:
 
 def check(settings: WheelSettings, commit: CommitWheel, build: BuildRun, folder: Path) -> Environment:
     what = f"{commit.change.short} ({_wheel(settings, commit).file})"
-    found = settings.installation.import_venv(build, folder, commit.change.short)
-    inside = settings.installation.package.folder
-    return settings.trees.check(build, found, commit.change, inside=inside, what=what)
+    return settings.trees.check(settings.installation, build, folder, commit.change, what=what)
 
 
 def _wheel(settings: WheelSettings, commit: CommitWheel) -> WheelLookup:

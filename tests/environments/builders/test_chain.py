@@ -12,6 +12,8 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments.base import Builder, BuildPrice, Environment, Refusal
+from perfbisect.environments.build import DependencyLimits
+from perfbisect.environments.builders.cached import BuildContext
 from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.environments.factory import ChainBuilder, make_builder
 from perfbisect.errors import BuildError, MachineError
@@ -73,11 +75,15 @@ A, B, C = (Change(letter * 40) for letter in "abc")
 Pair = tuple[Scripted, Scripted, ChainBuilder]
 
 
+def context_of(cache: EnvironmentCache) -> BuildContext:
+    return BuildContext(cache, DependencyLimits(), None)
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
     cache = EnvironmentCache(tmp_path)
     first, second = Scripted("first", cache, "first:x"), Scripted("second", cache, "second:x")
-    return first, second, ChainBuilder([first, second], cache)
+    return first, second, ChainBuilder([first, second], context_of(cache))
 
 
 def test_what_the_first_refuses_goes_to_the_second(pair: Pair, log: Path) -> None:
@@ -117,7 +123,7 @@ def test_what_fails_to_build_goes_on_and_stays_there_after_a_restart(
     assert built.facts["handed_on"] == ["first: does not compile"]
     assert "does not compile" in log.read_text()
     assert chain.key(A) == built.key == second.key(A)
-    again = ChainBuilder([first, second], EnvironmentCache(tmp_path))
+    again = ChainBuilder([first, second], context_of(EnvironmentCache(tmp_path)))
     assert again.key(A) == second.key(A)
     assert again.ensure(A, log=log, timeout=5).seconds == 0.0
     assert first.tried == [A.id]

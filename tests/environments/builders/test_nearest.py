@@ -13,7 +13,7 @@ from perfbisect.environments import packages
 from perfbisect.environments.base import Builder
 from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.environments.builders.cached import CachedBuilder
-from perfbisect.environments.builders.overlay import NearestWheel
+from perfbisect.environments.builders.nearest_wheel import NearestWheel
 from perfbisect.environments.spec import pinned_client
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change

@@ -12,7 +12,7 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.environments import cache
 from perfbisect.environments.base import Environment
-from perfbisect.environments.builders import overlay as builders_overlay
+from perfbisect.environments.builders import overlay_layer
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError, RevisionError
 from perfbisect.model.change import Change
@@ -64,7 +64,7 @@ def test_disk_without_hard_links(world: World, monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: object) -> None:
         raise OSError(errno.EXDEV, "another disk")
 
-    monkeypatch.setattr(builders_overlay.os, "link", refuse)
+    monkeypatch.setattr(overlay_layer.os, "link", refuse)
     copied = package_of(world.ensure(world.overlay(), world.history.slow)) / "_C.abi3.so"
     assert copied.read_bytes() == COMPILED
     assert not copied.samefile(package_of(world.installed) / "_C.abi3.so")

@@ -108,10 +108,10 @@ def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other
 def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
     ensure(builder, c_history.first)
-    half = builder.settings.build_tree.tree / "build" / "objects" / "second.o"
+    half = builder.settings.path / "tree" / "build" / "objects" / "second.o"
     half.write_bytes(half.read_bytes()[:100])
-    (builder.settings.build_tree.path / "building").touch()
-    assert not builder.settings.build_tree.is_warm
+    (builder.settings.path / "building").touch()
+    assert not builder.settings.is_warm
     built = ensure(builder, c_history.header)
     assert (ask(built, SPEED), built.facts["incremental"]) == ("26", False)
 
@@ -124,7 +124,7 @@ def test_documentation_and_tests_make_no_new_environment(c_history: CHistory, tm
     first = ensure(builder, header.id)
     second = ensure(builder, docs.id)
     assert (second.folder, second.seconds, second.engine_commit) == (first.folder, 0.0, c_history.docs)
-    assert not (builder.settings.build_tree.tree / "docs").exists()
+    assert not (builder.settings.path / "tree" / "docs").exists()
     whole = source(tmp_path, c_history, ",whole=yes")
     assert whole.key(header) != whole.key(docs)
 
@@ -173,10 +173,7 @@ def test_variables_that_steer_a_build_are_in_the_key_and_those_of_speed_are_not(
     monkeypatch.setenv("NOT_OF_BUILDS", "x")
     steered = source(tmp_path, c_history)
     assert steered.key(change) != plain
-    assert (
-        steered.settings.build_tree.path
-        != source(tmp_path, c_history, " CFLAGS=-O2").settings.build_tree.path
-    )
+    assert steered.settings.path != source(tmp_path, c_history, " CFLAGS=-O2").settings.path
     built = ensure(steered, change.id)
     shown = built.facts["variables"]
     assert (shown["MAX_JOBS"], shown["CFLAGS"]) == ("7", "-DUNIT2")
@@ -195,7 +192,7 @@ def test_prices_are_learnt_first_builds_and_later_ones_apart(c_history: CHistory
     assert builder.minutes(Change(c_history.source)) == pytest.approx(first.seconds / 60)
     later = ensure(builder, c_history.source)
     assert builder.minutes(Change(c_history.header)) == pytest.approx(later.seconds / 60)
-    shutil.rmtree(builder.settings.build_tree.path)
+    shutil.rmtree(builder.settings.path)
     assert builder.minutes(Change(c_history.header)) == pytest.approx(first.seconds / 60)
     assert "a first build took" in builder.notes()[0]
     sizes = [first.facts["bytes"], later.facts["bytes"]]
