@@ -100,7 +100,12 @@ class Smi:
             if unknown is None or unknown[1] not in known.values() or len(known) == 1:
                 break
             self._unknown.add(unknown[1])
-        return SmiRows(_parse_rows(output, tuple(known)), problem)
+        lines = csv.reader(output.splitlines(), skipinitialspace=True)
+        # Lines of another length are messages between the rows.
+        rows = [zip(known, map(str.strip, line), strict=True) for line in lines if len(line) == len(known)]
+        return SmiRows(
+            tuple({name: value for name, value in row if not _NOTHING.match(value)} for row in rows), problem
+        )
 
     def _run(self, *arguments: str) -> tuple[str, str]:
         if self.command is None:
@@ -116,15 +121,6 @@ def run_command(argv: Sequence[str], timeout_s: float) -> tuple[str, str]:
         problem = excerpt(" ".join((done.stdout + " " + done.stderr).split()), 1000)
         return "", problem or f"{Path(argv[0]).name} ended with exit code {done.returncode}"
     return done.stdout, ""
-
-
-def _parse_rows(text: str, fields: Sequence[str]) -> tuple[Row, ...]:
-    """Parse ``--format=csv,noheader,nounits``; lines of another length are skipped."""
-    lines = csv.reader(text.splitlines(), skipinitialspace=True)
-    rows = [
-        dict(zip(fields, map(str.strip, line), strict=True)) for line in lines if len(line) == len(fields)
-    ]
-    return tuple({name: value for name, value in row.items() if not _NOTHING.match(value)} for row in rows)
 
 
 def _number(row: Row, name: str) -> float | None:
@@ -242,14 +238,11 @@ def list_devices(smi: Smi) -> tuple[Gpu, ...]:
         for row in smi.devices(_FIXED).rows
         if "name" in row and "uuid" in row
     )
-    return _with_instances(devices, smi.text("-L")) if any(gpu.mig for gpu in devices) else devices
-
-
-def _with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
-    """Add the MIG instances of ``nvidia-smi -L`` after their devices, with nominal memory (``2g.20gb``)."""
+    if not any(gpu.mig for gpu in devices):
+        return devices
     below: dict[str, list[Gpu]] = {gpu.uuid: [] for gpu in devices}
     parent: Gpu | None = None
-    for line in listing.splitlines():
+    for line in smi.text("-L").splitlines():
         if head := _GPU_LINE.match(line):
             parent = next((gpu for gpu in devices if gpu.uuid == head[3]), None)
         elif parent is not None and (instance := _MIG_LINE.match(line)):
@@ -283,24 +276,19 @@ def visible(devices: Sequence[Gpu], mask: str | None) -> tuple[Gpu, ...]:
     if mask is None:
         return usable(devices)
     chosen: list[Gpu] = []
-    for entry in mask.split(","):
-        gpu = _masked(devices, entry.strip())
+    for entry in map(str.strip, mask.split(",")):
+        gpu: Gpu | None = None
+        matching = [gpu for gpu in devices if gpu.uuid.startswith(entry)]
+        if entry.isdigit():
+            gpu = next((gpu for gpu in usable(devices) if gpu.index == int(entry)), None)
+        elif entry.startswith(("GPU-", "MIG-")) and len(matching) == 1:
+            gpu = matching[0]
+            if gpu.mig:
+                gpu = next((instance for instance in devices if instance.parent == matching[0].uuid), None)
         if gpu is None:
             break
         chosen.append(gpu)
     return tuple(chosen)
-
-
-def _masked(devices: Sequence[Gpu], entry: str) -> Gpu | None:
-    if entry.isdigit():
-        return next((gpu for gpu in usable(devices) if gpu.index == int(entry)), None)
-    matching = [gpu for gpu in devices if gpu.uuid.startswith(entry)]
-    if not entry.startswith(("GPU-", "MIG-")) or len(matching) != 1:
-        return None
-    # As in CUDA, a partitioned device stands for its first instance.
-    if matching[0].mig:
-        return next((gpu for gpu in devices if gpu.parent == matching[0].uuid), None)
-    return matching[0]
 
 
 def readings(smi: Smi, only: Sequence[str] = ()) -> tuple[DeviceReading, ...]:
@@ -370,8 +358,13 @@ def wait_for_memory(
         if not full and not lost:
             return
         processes = tenants(smi) if full else ()
+        problem = smi.devices(("uuid",)).problem if lost else ""
+        because = f": {problem}" if problem else ""
         why = "; ".join(
-            [*(_describe_holders(device, share, processes) for device in full), *_describe_lost(lost, smi)]
+            [
+                *(_describe_holders(device, share, processes) for device in full),
+                *(f"the driver does not list device {uuid}{because}" for uuid in lost),
+            ]
         )
         if not is_reported:
             on_wait(f"waits for memory of devices: {why}")
@@ -385,11 +378,6 @@ def wait_for_memory(
                 code="device_memory_taken" if full else "device_failed",
             )
         time.sleep(min(every, max(0.0, deadline - time.monotonic())))
-
-
-def _describe_lost(uuids: Sequence[str], smi: Smi) -> list[str]:
-    problem = smi.devices(("uuid",)).problem if uuids else ""
-    return [f"the driver does not list device {uuid}" + (f": {problem}" if problem else "") for uuid in uuids]
 
 
 def _describe_holders(device: DeviceReading, share: float, processes: Sequence[DeviceProcess]) -> str:

@@ -182,41 +182,32 @@ def parse_limits(text: str) -> InterferenceLimits:
 
 def interference_reason(samples: RunSamples, limits: InterferenceLimits) -> str | None:
     """Why a run must be discarded; None if it is valid."""
-    reasons = [
-        *(f"the engine used a device outside its slot: {process}" for process in samples.strayed),
-        *_processor_reasons(samples, limits),
-        *_memory_reasons(samples, limits),
-        *(reason for device in samples.devices for reason in _device_reasons(device, limits)),
-    ]
-    return "; ".join(reasons) or None
-
-
-def _processor_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
+    reasons = [f"the engine used a device outside its slot: {process}" for process in samples.strayed]
     limit, foreign, steal = limits.foreign_cpu, samples["foreign_cpu"], samples["steal"].mean
     processors = f"of {counted(samples.processors, 'processor')}"
     if limit is not None and foreign.mean > limit:
-        yield f"other work used {foreign.mean:.0%} {processors} (limit {limit:.0%})"
+        reasons.append(f"other work used {foreign.mean:.0%} {processors} (limit {limit:.0%})")
     # A mean hides a burst, which delays the requests under way and so the tail of the latencies.
     elif limit is not None and foreign.over(2 * limit) > limits.burst:
-        yield (
+        reasons.append(
             f"other work used more than {2 * limit:.0%} {processors} in {foreign.over(2 * limit):.0%} of the "
             f"samples (limit {limits.burst:.0%})"
         )
     if limits.steal is not None and steal > limits.steal:
-        yield f"the hypervisor took {steal:.0%} {processors} for other guests (limit {limits.steal:.0%})"
-
-
-def _memory_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
+        took = f"the hypervisor took {steal:.0%} {processors} for other guests"
+        reasons.append(f"{took} (limit {limits.steal:.0%})")
     available, total = samples["available_memory"], samples.total_memory
     # The lowest sample: pages that were reclaimed once are read again later.
     if limits.available is not None and available.values and available.low < limits.available * total:
-        yield (
+        reasons.append(
             f"{available.low:.0f} MiB of memory were left, of {total:.0f} "
             f"(limit {limits.available * total:.0f}); others held {samples['foreign_memory'].high:.0f} MiB"
         )
-    stalled = samples["memory.some"].mean
-    if limits.memory_pressure is not None and stalled > limits.memory_pressure:
-        yield f"tasks waited for memory {stalled:.0%} of the time (limit {limits.memory_pressure:.0%})"
+    stalled, allowed = samples["memory.some"].mean, limits.memory_pressure
+    if allowed is not None and stalled > allowed:
+        reasons.append(f"tasks waited for memory {stalled:.0%} of the time (limit {allowed:.0%})")
+    reasons += [reason for device in samples.devices for reason in _device_reasons(device, limits)]
+    return "; ".join(reasons) or None
 
 
 def _device_reasons(device: DeviceSamples, limits: InterferenceLimits) -> Iterator[str]:

@@ -103,12 +103,20 @@ def lease(
     """
     deadline = time.monotonic() + wait
     _make_folder(folder)
-    names = _lock_names(slots)
+    # Without pinned cores the scheduler may use all: nobody else may measure meanwhile.
+    exclusive = any(not slot.cores for slot in slots)
+    devices = {f"device-{uuid.replace('/', '_')}{_SUFFIX}" for slot in slots for uuid in slot.devices}
+    cores = {f"core-{core}{_SUFFIX}" for slot in slots for core in slot.cores}
+    # All processes lock in one order and keep no lock while they wait: there is no deadlock.
+    names = {_MACHINE + _SUFFIX: exclusive, **dict.fromkeys(sorted(devices | cores), True)}
+    wanted = {_parse_name(name) for name in names}
     reported = ""
     with ExitStack() as held:
         # Polled, not blocked in flock: a wait can be stopped, and says who has the lock.
         while (taken := _take(folder, names)) is None:
-            busy = _describe_conflicts(folder, names)
+            # Empty if the locks were released meanwhile.
+            held_by = [held for held in holders(folder) if exclusive or (held.kind, held.name) in wanted]
+            busy = describe_holders(held_by)
             if busy and busy != reported:
                 reported = busy
                 on_wait(f"waits: {busy}")
@@ -167,8 +175,22 @@ class HeldLock:
 
 def holders(folder: Path) -> tuple[HeldLock, ...]:
     """The locks that are held on this host, with their owners."""
-    owners = {path.name: _owner(path) for path in sorted(folder.glob(f"*{_SUFFIX}"))}
-    return tuple(HeldLock(*_parse_name(name), owner) for name, owner in owners.items() if owner is not None)
+    held = []
+    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | _SAFE)
+        except OSError:
+            continue
+        try:
+            # A shared lock, released at once: a look must not make another process wait.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held.append(HeldLock(*_parse_name(path.name), _read(descriptor) or LeaseHolder()))
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+    return tuple(held)
 
 
 def leased_devices(folder: Path) -> frozenset[str]:
@@ -193,28 +215,8 @@ def _describe(locks: Sequence[HeldLock]) -> str:
     return ", ".join([*devices, *([f"{cores} of the cores"] if cores else [])])
 
 
-def _describe_conflicts(folder: Path, names: Mapping[str, bool]) -> str:
-    """The owners of conflicting locks; empty if there are none any more."""
-    exclusive = names[_MACHINE + _SUFFIX]
-    wanted = {_parse_name(name) for name in names}
-    return describe_holders(held for held in holders(folder) if exclusive or (held.kind, held.name) in wanted)
-
-
-def _lock_names(slots: Iterable[Slot]) -> dict[str, bool]:
-    """Lock files in the order of locking -> True if exclusive."""
-    exclusive = False
-    names: set[str] = set()
-    for slot in slots:
-        # Without pinned cores the scheduler may use all: nobody else may measure meanwhile.
-        exclusive = exclusive or not slot.cores
-        names.update(f"device-{uuid.replace('/', '_')}{_SUFFIX}" for uuid in slot.devices)
-        names.update(f"core-{core}{_SUFFIX}" for core in slot.cores)
-    # All processes lock in one order and keep no lock while they wait: there is no deadlock.
-    return {_MACHINE + _SUFFIX: exclusive, **dict.fromkeys(sorted(names), True)}
-
-
 def _parse_name(file: str) -> tuple[Literal["machine", "device", "core"], str]:
-    """Kind and name of a lock file, the inverse of :func:`_lock_names`."""
+    """Kind and name of a lock file: ``device-UUID.lock``, ``core-3.lock`` or ``machine.lock``."""
     kind, _, name = file.removesuffix(_SUFFIX).partition("-")
     if kind == "device":
         return "device", name
@@ -230,7 +232,16 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.is_symlink() and not folder.is_dir():
-            _make_shared(folder)
+            # Made under another name: with its own, it would be closed to other users for a moment.
+            made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            try:
+                made.chmod(0o1777)
+                made.rename(folder)
+            except OSError:
+                made.rmdir()
+                # Another process may have made it at the same time.
+                if not folder.exists():
+                    raise
         status = folder.stat(follow_symlinks=False)
     except OSError as error:
         raise MachineError(
@@ -248,19 +259,6 @@ def _make_folder(folder: Path) -> None:
             "removed by others",
             next_step=_ADVICE,
         )
-
-
-def _make_shared(folder: Path) -> None:
-    """Make a folder for all users; another process may make it at the same time."""
-    # Made under another name: with its own, it would be closed to other users for a moment.
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        made.chmod(0o1777)
-        made.rename(folder)
-    except OSError:
-        made.rmdir()
-        if not folder.exists():
-            raise
 
 
 def _take(folder: Path, names: Mapping[str, bool]) -> dict[Path, int] | None:
@@ -363,24 +361,6 @@ def _write(descriptor: int, holder: LeaseHolder, slots: tuple[Slot, ...]) -> Non
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(owner)).encode(), 0)
-
-
-def _owner(path: Path) -> LeaseHolder | None:
-    """The owner of an exclusive lock; None if it is free."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | _SAFE)
-    except OSError:
-        return None
-    try:
-        # A shared lock, released at once: a look must not make another process wait.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read(descriptor) or LeaseHolder()
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return None
 
 
 def _read(descriptor: int) -> LeaseHolder | None:

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from perfbisect import resources
 from perfbisect.common.secret_references import literal_secrets, secret_refused
@@ -30,6 +31,7 @@ _VARIABLE = re.compile(r"^[A-Za-z_]\w*$")
 _FOLDER = "machines"
 _KEYS = ("uuid", "index", "chip")
 """Groups that identify a device, in the command's own numbering."""
+_DRIVER, _MEMORY = ("driver",), ("used", "total")
 _NVIDIA_ONLY = ("compute_mode", "mig", "reasons", "reasons_before_535")
 
 
@@ -42,25 +44,8 @@ class _Section(BaseModel):
 class CommandQuery(_Section):
     """``each``: regular expression with named groups, of each row in the output of ``command``."""
 
-    required: ClassVar[tuple[str, ...]] = ()
-    known: ClassVar[tuple[str, ...]] = ()
-    """Groups beside those that identify the device."""
-
     command: Words = Field(min_length=1)
     each: str
-
-    @model_validator(mode="after")
-    def _check_groups(self) -> CommandQuery:
-        groups = set(regular_expression(self.each).groupindex)
-        unknown = sorted(groups - {*self.known, *_KEYS})
-        if unknown:
-            raise ValueError(f"unknown group {unknown[0]!r}; known: {', '.join((*_KEYS, *self.known))}")
-        missing = [name for name in self.required if name not in groups]
-        if missing:
-            raise ValueError(f"no group (?P<{missing[0]}>...)")
-        if not groups & {"uuid", "index"} and self.known != ("driver",):
-            raise ValueError("no group says which device: (?P<index>...) or (?P<uuid>...)")
-        return self
 
     def rows(self, timeout_s: float) -> SmiRows:
         """The groups of each match, or why the command failed."""
@@ -73,16 +58,30 @@ class CommandQuery(_Section):
         )
 
 
+def _check_groups(query: CommandQuery, required: Sequence[str], known: Sequence[str]) -> CommandQuery:
+    """``known``: groups beside those that identify the device."""
+    groups = set(regular_expression(query.each).groupindex)
+    unknown = sorted(groups - {*known, *_KEYS})
+    if unknown:
+        raise ValueError(f"unknown group {unknown[0]!r}; known: {', '.join((*_KEYS, *known))}")
+    missing = [name for name in required if name not in groups]
+    if missing:
+        raise ValueError(f"no group (?P<{missing[0]}>...)")
+    # A machine has one driver for all devices.
+    if not groups & {"uuid", "index"} and known != _DRIVER:
+        raise ValueError("no group says which device: (?P<index>...) or (?P<uuid>...)")
+    return query
+
+
 class DeviceQuery(CommandQuery):
     """Lists the devices. ``count``: how an engine numbers them: as the command, or by position."""
-
-    required = ("name",)
-    known = tuple(name for name in DEVICE_FIELDS if name not in (*_KEYS, *_NVIDIA_ONLY))
 
     count: Literal["index", "position"] = "index"
 
     @model_validator(mode="after")
-    def _check_count(self) -> DeviceQuery:
+    def _check(self) -> DeviceQuery:
+        known = [name for name in DEVICE_FIELDS if name not in (*_KEYS, *_NVIDIA_ONLY)]
+        _check_groups(self, ("name",), known)
         if self.count == "index" and "index" not in re.compile(self.each).groupindex:
             raise ValueError("no group (?P<index>...) to select a device by; or: count: position")
         return self
@@ -91,31 +90,22 @@ class DeviceQuery(CommandQuery):
 class MemoryQuery(CommandQuery):
     """Memory of each device, if the list does not have it; ``unit``: of the command."""
 
-    required = known = ("used", "total")
     unit: Literal["MiB", "B"] = "MiB"
+
+    @model_validator(mode="after")
+    def _check(self) -> MemoryQuery:
+        _check_groups(self, _MEMORY, _MEMORY)
+        return self
 
     def rows(self, timeout_s: float) -> SmiRows:
         listed = super().rows(timeout_s)
         if self.unit == "MiB":
             return listed
         in_mib = (
-            {name: str(int(text) >> 20) if name in self.known else text for name, text in row.items()}
+            {name: str(int(text) >> 20) if name in _MEMORY else text for name, text in row.items()}
             for row in listed.rows
         )
         return SmiRows(tuple(in_mib), listed.problem)
-
-
-class ProcessQuery(CommandQuery):
-    """Processes on the devices; ``used``: MiB of one."""
-
-    required = ("pid",)
-    known = ("pid", "used")
-
-
-class DriverQuery(CommandQuery):
-    """The driver's version, part of the machine class, if the list does not have it."""
-
-    required = known = ("driver",)
 
 
 class DeviceSelection(_Section):
@@ -146,18 +136,24 @@ class LaunchCommand(_Section):
     lost: tuple[int, ...] = Field(default=(75,), strict=False)
 
 
+_check_driver = partial(_check_groups, required=_DRIVER, known=_DRIVER)
+_check_tenants = partial(_check_groups, required=("pid",), known=("pid", "used"))
+
+
 class Profile(_Section):
     """A kind of machine, as its file describes it.
 
-    ``devices``: what lists them: NVIDIA's driver, nothing, or a command. ``platform``: section of a vLLM-Omni
+    ``devices``: what lists them: NVIDIA's driver, nothing, or a command. ``driver``: its version, part of the
+    machine class, if the list does not have it. ``tenants``: processes on the devices, with the MiB of one.
+    ``platform``: section of a vLLM-Omni
     deploy YAML (``platforms: npu: ...``). The cell overrides ``env`` and ``serve_args``.
     """
 
     name: str
     devices: DeviceQuery | Literal["nvidia-smi", "none"]
-    driver: DriverQuery | None = None
+    driver: Annotated[CommandQuery, AfterValidator(_check_driver)] | None = None
     memory: MemoryQuery | None = None
-    tenants: ProcessQuery | None = None
+    tenants: Annotated[CommandQuery, AfterValidator(_check_tenants)] | None = None
     select: DeviceSelection | None = None
     platform: str = ""
     env: dict[str, str] = {}
@@ -371,9 +367,16 @@ def machine(shell: Mapping[str, str], profile: Profile = CUDA, *, part: int = 0)
 
     ``part``: number of processors of an attempt; 0: all.
     """
+    cpu = platform.machine() or "unknown CPU"
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        # x86, then names that kernels for ARM use.
+        labels = ("model name", "Model", "Hardware")
+        found = (re.search(rf"^{label}[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE) for label in labels)
+        cpu = next((" ".join(match[1].split()) for match in found if match), cpu)
     return Machine(
         host=platform.node(),
-        cpu=_cpu_model(),
+        cpu=cpu,
         cores=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().total,
         kernel=platform.release(),
@@ -382,16 +385,6 @@ def machine(shell: Mapping[str, str], profile: Profile = CUDA, *, part: int = 0)
         part=part,
         nvcc=(shutil.which("nvcc", path=shell.get("PATH")) or "") if profile.devices == "nvidia-smi" else "",
     )
-
-
-def _cpu_model() -> str:
-    with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
-        # x86, then names that kernels for ARM use.
-        for label in ("model name", "Model", "Hardware"):
-            if match := re.search(rf"^{label}[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE):
-                return " ".join(match[1].split())
-    return platform.machine() or "unknown CPU"
 
 
 def oom_kills(root: Path = Path("/")) -> int:

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -35,18 +35,12 @@ AttemptProcesses = Callable[[], Iterable[Process]]
 """The live processes of the attempt: server, client and their descendants."""
 
 
-class _Values:
-    """Sampled values by quantity."""
+_Values = defaultdict[str, list[float]]
+"""Sampled values by quantity."""
 
-    def __init__(self) -> None:
-        self._values: defaultdict[str, list[float]] = defaultdict(list)
 
-    def add(self, name: str, value: float | None) -> None:
-        if value is not None:
-            self._values[name].append(value)
-
-    def series(self) -> dict[str, SampleSeries]:
-        return {name: SampleSeries(tuple(values)) for name, values in self._values.items()}
+def _series(values: _Values) -> dict[str, SampleSeries]:
+    return {name: SampleSeries(tuple(sampled)) for name, sampled in values.items()}
 
 
 class _DeviceSampler:
@@ -58,7 +52,7 @@ class _DeviceSampler:
         self._shared = frozenset(parents.values())
         self._leased = self._shared | frozenset(uuids)
         self._uuids = tuple(dict.fromkeys(parents.get(uuid, uuid) for uuid in uuids))
-        self._values = {uuid: _Values() for uuid in self._uuids}
+        self._values = {uuid: _Values(list) for uuid in self._uuids}
         self._reasons: dict[str, Counter[str]] = {uuid: Counter() for uuid in self._uuids}
         self._readings: Counter[str] = Counter()
         self._foreign: dict[str, dict[str, float | None]] = {uuid: {} for uuid in self._leased}
@@ -74,9 +68,10 @@ class _DeviceSampler:
             values = self._values[reading.uuid]
             # A share of the maximum: the limits are then the same for all kinds of devices.
             if reading.clock is not None and reading.top_clock:
-                values.add("clock", reading.clock / reading.top_clock)
+                values["clock"].append(reading.clock / reading.top_clock)
             for name in ("temperature", "power", "power_limit", "used", "utilization"):
-                values.add(name, getattr(reading, name))
+                if (value := getattr(reading, name)) is not None:
+                    values[name].append(value)
             self._reasons[reading.uuid].update(reading.reasons)
             self._readings[reading.uuid] += 1
         self.samples += 1
@@ -109,7 +104,7 @@ class _DeviceSampler:
     def sampled(self) -> tuple[DeviceSamples, ...]:
         return tuple(
             DeviceSamples(
-                values.series(),
+                _series(values),
                 uuid=uuid,
                 reasons={
                     name: round(count / self._readings[uuid], 4)
@@ -157,61 +152,10 @@ def cpu_times(processors: Collection[int] = ()) -> CpuTimes | None:
     return CpuTimes(user + nice + system + irq + soft, steal, sum(map(sum, rows)))
 
 
-def _pressure() -> dict[str, float]:
-    """Pressure stall information: seconds since boot, by ``cpu.some``, ``memory.full``, ..., if known."""
-    stalled = {}
-    for name in ("cpu", "memory", "io"):
-        with suppress(OSError, ValueError):
-            for line in Path("/proc/pressure", name).read_text("ascii").splitlines():
-                kind, *fields = line.split()
-                values = dict(field.split("=") for field in fields)
-                stalled[f"{name}.{kind}"] = int(values["total"]) / 1e6
-    return stalled
-
-
 def memory() -> tuple[float, float]:
     """(total, available) MiB."""
     machine = psutil.virtual_memory()
     return machine.total / 2**20, machine.available / 2**20
-
-
-def _private_memory(pid: int) -> float:
-    """Private resident memory of a process in MiB; 0 if it has ended."""
-    with suppress(psutil.Error):
-        used = psutil.Process(pid).memory_info()
-        # Shared pages, such as weights in shared memory, would count once for each process.
-        return float(used.rss - used.shared) / 2**20
-    return 0.0
-
-
-@dataclass
-class _CpuAccount:
-    """CPU seconds of a changing set of processes, including those that have ended.
-
-    A child that was waited for counts with its parent; one whose parent is outside the set keeps its last
-    value.
-    """
-
-    since: float
-    """Seconds after boot; older processes are counted from the first sample on."""
-    _first: dict[tuple[int, float], float] = field(default_factory=dict)
-    _last: dict[tuple[int, float], Process] = field(default_factory=dict)
-    _ended: float = 0.0
-
-    def total(self, living: Iterable[Process]) -> float:
-        current = {row.identity: row for row in living}
-        for identity, row in current.items():
-            # CPU time that a process used before the run belongs to no sample.
-            self._first.setdefault(identity, 0.0 if row.created >= self.since else _cpu_seconds(row))
-        pids = {row.pid for row in current.values()}
-        for identity, row in self._last.items():
-            # A parent in the set gets the time of a child that it waited for: counted there, not twice.
-            if identity not in current and row.parent not in pids:
-                self._ended += _cpu_seconds(row) - self._first[identity]
-        self._last = current
-        return self._ended + sum(
-            _cpu_seconds(row) - self._first[identity] for identity, row in current.items()
-        )
 
 
 def _cpu_seconds(row: Process) -> float:
@@ -225,7 +169,11 @@ class _HostSampler:
         self._ours, self._values = ours, values
         self._pinned = bool(cores)
         self._cores = cores or tuple(sorted(os.sched_getaffinity(0)))
-        self._account = _CpuAccount(time.clock_gettime(time.CLOCK_BOOTTIME))
+        self._since = time.clock_gettime(time.CLOCK_BOOTTIME)
+        """Seconds after boot; older processes are counted from the first sample on."""
+        self._first: dict[tuple[int, float], float] = {}
+        self._last: dict[tuple[int, float], Process] = {}
+        self._ended = 0.0
         self.processors = len(self._cores)
         self._next = 0.0
         self._cpu: CpuTimes | None = None
@@ -246,11 +194,11 @@ class _HostSampler:
         resident = self._sample_processes() if last or time.monotonic() >= self._next else None
         self._sample_pressure()
         # The load average counts tasks that wait for a disk as well: it is recorded, no limit uses it.
-        self._values.add("load", os.getloadavg()[0] / (psutil.cpu_count() or 1))
+        self._values["load"].append(os.getloadavg()[0] / (psutil.cpu_count() or 1))
         total, available = memory()
-        self._values.add("available_memory", available)
+        self._values["available_memory"].append(available)
         if resident is not None:
-            self._values.add("foreign_memory", max(0.0, total - available - resident))
+            self._values["foreign_memory"].append(max(0.0, total - available - resident))
         return total
 
     def _sample_processes(self, record: bool = True) -> float:
@@ -259,7 +207,7 @@ class _HostSampler:
         living = tuple(self._ours())
         times = os.times()
         # With a pinned slot this process may run outside it.
-        own = self._account.total(living) + (0.0 if self._pinned else times.user + times.system)
+        own = self._cpu_total(living) + (0.0 if self._pinned else times.user + times.system)
         cpu = cpu_times(self._cores)
         now = time.monotonic()
         # With many processes a look takes longer and is made less often: it must not become a load itself.
@@ -269,19 +217,53 @@ class _HostSampler:
             if record and cpu and self._cpu and (shares := cpu.shares(self._cpu)):
                 busy, steal = shares
                 mine = (own - self._own) / (cpu.total - self._cpu.total)
-                self._values.add("own_cpu", mine)
+                self._values["own_cpu"].append(mine)
                 # Not clipped at 0, which would bias the mean.
-                self._values.add("foreign_cpu", busy - mine)
-                self._values.add("steal", steal)
+                self._values["foreign_cpu"].append(busy - mine)
+                self._values["steal"].append(steal)
                 self._attributed = True
             self._cpu, self._own, self._at = cpu, own, now
-        return sum(_private_memory(row.pid) for row in living)
+        resident = 0.0
+        for row in living:
+            with suppress(psutil.Error):
+                used = psutil.Process(row.pid).memory_info()
+                # Shared pages, such as weights in shared memory, would count once for each process.
+                resident += float(used.rss - used.shared) / 2**20
+        return resident
+
+    def _cpu_total(self, living: Iterable[Process]) -> float:
+        """CPU seconds of a changing set of processes, including those that have ended.
+
+        A child that was waited for counts with its parent; one whose parent is outside the set keeps its last
+        value.
+        """
+        current = {row.identity: row for row in living}
+        for identity, row in current.items():
+            # CPU time that a process used before the run belongs to no sample.
+            self._first.setdefault(identity, 0.0 if row.created >= self._since else _cpu_seconds(row))
+        pids = {row.pid for row in current.values()}
+        for identity, row in self._last.items():
+            # A parent in the set gets the time of a child that it waited for: counted there, not twice.
+            if identity not in current and row.parent not in pids:
+                self._ended += _cpu_seconds(row) - self._first[identity]
+        self._last = current
+        return self._ended + sum(
+            _cpu_seconds(row) - self._first[identity] for identity, row in current.items()
+        )
 
     def _sample_pressure(self, record: bool = True) -> None:
-        now, stalled = time.monotonic(), _pressure()
+        """Pressure stall information: shares of the time, as ``cpu.some``, ``memory.full``, if known."""
+        now, stalled = time.monotonic(), dict[str, float]()
+        for resource in ("cpu", "memory", "io"):
+            with suppress(OSError, ValueError):
+                for line in Path("/proc/pressure", resource).read_text("ascii").splitlines():
+                    kind, *fields = line.split()
+                    values = dict(field.split("=") for field in fields)
+                    # Microseconds since boot.
+                    stalled[f"{resource}.{kind}"] = int(values["total"]) / 1e6
         for name in stalled.keys() & self._stalled.keys() if record else ():
             seconds = max(1e-6, now - self._stalled_at)
-            self._values.add(name, min(1.0, (stalled[name] - self._stalled[name]) / seconds))
+            self._values[name].append(min(1.0, (stalled[name] - self._stalled[name]) / seconds))
         self._stalled, self._stalled_at = stalled, now
 
 
@@ -307,7 +289,7 @@ class Sampler:
         self._every = every
         uuids = slot.devices if slot else ()
         self._devices = _DeviceSampler(smi or Smi(), known, uuids) if uuids else None
-        self._values = _Values()
+        self._values = _Values(list)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._problem = ""
@@ -335,7 +317,7 @@ class Sampler:
         """The samples; call it after the end."""
         devices = self._devices
         return RunSamples(
-            self._values.series(),
+            _series(self._values),
             seconds=self._ended - self._began,
             processors=self._processors,
             total_memory=self._memory,

@@ -97,16 +97,12 @@ def read_topology(devices: Iterable[Gpu] = (), *, ask: Callable[[], str] = str, 
         for folder in sorted((root / "devices/system/node").glob("node[0-9]*"))
         for cpu in _cpus(folder / "cpulist")
     }
-    return Topology(_physical(allowed, root), nodes, {uuid: cpus for uuid, cpus in near.items() if cpus})
-
-
-def _physical(allowed: Collection[int], root: Path) -> tuple[Core, ...]:
     cores = set()
     for cpu in allowed:
         together = _cpus(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         # In a container only some threads of a core may be usable.
-        cores.add(tuple(sorted({cpu, *together} & set(allowed))))
-    return tuple(sorted(cores))
+        cores.add(tuple(sorted({cpu, *together} & allowed)))
+    return Topology(tuple(sorted(cores)), nodes, {uuid: cpus for uuid, cpus in near.items() if cpus})
 
 
 def _cpus(path: Path) -> tuple[int, ...]:
@@ -211,10 +207,21 @@ def plan_slots(
     # Another job may run on the other devices: without pinning, both would use the same cores.
     others = len(all_devices.usable(everything)) > gpus
     pinned = pin if pin is not None else workers > 1 or others
-    return tuple(
-        _of_devices(group, shares, pinned, pin is True or workers > 1, profile.mask(group))
-        for group in chosen
-    )
+    slots = []
+    for group in chosen:
+        name, uuids = "+".join(gpu.label for gpu in group), tuple(gpu.uuid for gpu in group)
+        cores = sorted(core for uuid in uuids for core in shares.get(uuid, ()))
+        if pinned and len(cores) >= LEAST_CORES:
+            slots.append(_pinned(name, uuids, cores, profile.mask(group)))
+        elif pinned and (pin or workers > 1):
+            raise MachineError(
+                f"{name} has {counted(len(cores), 'physical core')} near to it that no other device shares; "
+                f"server and client need {LEAST_CORES}",
+                next_step="ask for fewer workers, or use a machine with more cores",
+            )
+        else:
+            slots.append(Slot(name, uuids, env=profile.mask(group)))
+    return tuple(slots)
 
 
 def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str, str]) -> tuple[Slot, ...]:
@@ -295,28 +302,6 @@ def _chunks(
 
 def _split(gpus: Sequence[Gpu], size: int) -> list[tuple[Gpu, ...]]:
     return [tuple(gpus[start : start + size]) for start in range(0, len(gpus) - size + 1, size)]
-
-
-def _of_devices(
-    group: Sequence[Gpu],
-    shares: Mapping[str, tuple[Core, ...]],
-    pinned: bool,
-    required: bool,
-    mask: Mapping[str, str],
-) -> Slot:
-    """A slot of devices; ``required``: too few cores to pin are an error."""
-    name = "+".join(gpu.label for gpu in group)
-    uuids = tuple(gpu.uuid for gpu in group)
-    cores = sorted(core for uuid in uuids for core in shares.get(uuid, ()))
-    if pinned and len(cores) >= LEAST_CORES:
-        return _pinned(name, uuids, cores, mask)
-    if pinned and required:
-        raise MachineError(
-            f"{name} has {counted(len(cores), 'physical core')} near to it that no other device shares; "
-            f"server and client need {LEAST_CORES}",
-            next_step="ask for fewer workers, or use a machine with more cores",
-        )
-    return Slot(name, uuids, env=mask)
 
 
 def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mapping[str, str]) -> Slot:

@@ -257,7 +257,7 @@ def test_processor_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty name is not that of the next line."""
     said = "processor\t: 0\nmodel name\t:\nstepping\t: 3\nHardware\t: QEMU  virt\n"
     monkeypatch.setattr(Path, "read_text", lambda *_: said)
-    assert profile._cpu_model() == "QEMU virt"
+    assert profile.machine({}).cpu == "QEMU virt"
 
 
 @pytest.mark.parametrize(
