@@ -40,22 +40,6 @@ _CLIENT_GRACE_S = 3.0
 """For a client to end after its server; some wait a minute for it to return."""
 
 
-@dataclass
-class _StopCondition:
-    """True on request, and some time after the server ended."""
-
-    server: Server
-    stop_requested: StopRequested
-    _ended: float | None = None
-
-    def __call__(self) -> bool:
-        if self.stop_requested():
-            return True
-        if self._ended is None and self.server.owned.exited() is not None:
-            self._ended = time.monotonic()
-        return self._ended is not None and time.monotonic() - self._ended > _CLIENT_GRACE_S
-
-
 _NEXT = "none needed, it is measured again; or end other processes on this machine"
 
 
@@ -161,13 +145,23 @@ class BenchRuns:
         # Counters run on from the start of the server: a run is the difference.
         before, cpu_before = self.server.counters(), self._cpu()
         unfinished: list[int] = []
+        server_ended: list[float] = []
+
+        def is_over() -> bool:
+            """True on request, and some time after the server ended."""
+            if self.stop_requested():
+                return True
+            if not server_ended and self.server.owned.exited() is not None:
+                server_ended.append(time.monotonic())
+            return bool(server_ended) and time.monotonic() - server_ended[0] > _CLIENT_GRACE_S
+
         try:
             ended = self.runner.run(
                 self.argv(cell, name, seed),
                 log=log,
                 token=f"{self.runner.token}.client-{name}",
                 timeout=request.limits.bench,
-                stop_requested=_StopCondition(self.server, self.stop_requested),
+                stop_requested=is_over,
                 # Asked before the client is ended: the server drops the requests of a client that goes
                 # away.
                 at_limit=lambda: unfinished.append(self.server.in_flight()),
@@ -182,7 +176,10 @@ class BenchRuns:
         try:
             run = self.record.instrument.read(cell, document, index=index, seed=seed, expected=expected)
         except ClientError as error:
-            raise self._client_failed(error, log, has_errors=_has_errors(document)) from error
+            failed, errors = document.get("failed"), document.get("errors")
+            has_failed = isinstance(failed, int) and failed > 0
+            has_errors = has_failed or (isinstance(errors, list) and any(errors))
+            raise self._client_failed(error, log, has_errors=has_errors) from error
         cpu_s, after = cpu_increase(cpu_before, self._cpu()), self.server.counters()
         # Checked before and after: a listener that came meanwhile shared the requests.
         self.server.check_ports(f"after run {name}")
@@ -203,6 +200,32 @@ class BenchRuns:
             values={**run.values, **({} if rate is None else {"prefix_cache_hit_rate": rate})},
             facts={**run.facts, **facts},
         )
+
+    def measure(self, sink: Sink) -> None:
+        """Make the measured runs, with caches emptied before each; one run if that is impossible."""
+        record, server = self.record, self.server
+        count = record.request.runs
+        record.facts["cache_reset"] = "yes"
+        for index in range(1, count + 1):
+            server.check_ports(f"before run {index}")
+            refusal = server.reset_caches()
+            if refusal:
+                # A server that died does not answer either.
+                if server.command.reset_requests and (trouble := server.trouble()) is not None:
+                    raise trouble
+                record.facts["cache_reset"] = f"no: {refusal}"
+                count = 1
+                # Without a reset, the caches are warm from the run before: one run a launch is comparable,
+                # further ones are not.
+                if index > 1:
+                    return
+            record.log = self.log(str(index))
+            run = self.run(str(index), index, record.request.cell.seed + index)
+            record.runs.append(run)
+            facts = {"run": index, "of": count, "seed": run.seed, "seconds": run.seconds}
+            sink("bench", {**facts, "values": dict(run.values), "warnings": run.warnings})
+            if index >= count:
+                return
 
     def _cpu(self) -> CpuReading:
         """CPU seconds of the server's processes so far."""
@@ -275,39 +298,6 @@ def _read_result(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _has_errors(document: Mapping[str, Any]) -> bool:
-    """Whether the result reports failed requests."""
-    failed, errors = document.get("failed"), document.get("errors")
-    return (isinstance(failed, int) and failed > 0) or (isinstance(errors, list) and any(errors))
-
-
-def measure_runs(bench: BenchRuns, sink: Sink) -> None:
-    """Make the measured runs, with caches emptied before each; one run if that is impossible."""
-    record, server = bench.record, bench.server
-    count = record.request.runs
-    record.facts["cache_reset"] = "yes"
-    for index in range(1, count + 1):
-        server.check_ports(f"before run {index}")
-        refusal = server.reset_caches()
-        if refusal:
-            # A server that died does not answer either.
-            if server.command.reset_requests and (trouble := server.trouble()) is not None:
-                raise trouble
-            record.facts["cache_reset"] = f"no: {refusal}"
-            count = 1
-            # Without a reset, the caches are warm from the run before: one run a launch is comparable,
-            # further ones are not.
-            if index > 1:
-                return
-        record.log = bench.log(str(index))
-        run = bench.run(str(index), index, record.request.cell.seed + index)
-        record.runs.append(run)
-        facts = {"run": index, "of": count, "seed": run.seed, "seconds": run.seconds}
-        sink("bench", {**facts, "values": dict(run.values), "warnings": run.warnings})
-        if index >= count:
-            return
-
-
 DISTANCE = "image_distance:median"
 
 COMPARE = """
@@ -347,7 +337,14 @@ def check_image(
     image = record.request.folder / "reference-made.png"
     try:
         answer = server.value(request, record.request.limits.first_request, stop_requested)
-        image.write_bytes(_decode_image(str(answer)))
+        text = str(answer)
+        try:
+            # Bare, or a data URL.
+            encoded = text.partition(",")[2] if text.startswith("data:") else text
+            data = base64.b64decode(encoded, validate=True)
+        except ValueError:
+            raise ValueError("the answer holds no image in base64") from None
+        image.write_bytes(data)
         pixels = json.dumps([pixel.model_dump() for pixel in reference.pixels])
         distance = _distance(record, image, reference.image or pixels, env, stop_requested)
     except (ServerError, MachineError, OSError, ValueError) as error:
@@ -357,14 +354,6 @@ def check_image(
         return
     record.facts["reference"] = {"image": reference.described, "made": image.name, "distance": distance}
     record.runs[:] = [replace(run, values={DISTANCE: distance, **run.values}) for run in record.runs]
-
-
-def _decode_image(text: str) -> bytes:
-    """Decode base64, bare or as a data URL."""
-    try:
-        return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
-    except ValueError:
-        raise ValueError("the answer holds no image in base64") from None
 
 
 def _distance(

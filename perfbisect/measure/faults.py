@@ -270,12 +270,27 @@ class FaultClassifier:
         """The first row that fits; ``log_text``: end of the failed process's log."""
         if isinstance(error, BlamedError):
             return error.row
-        part = _failed_part(error, phase)
+        part: Event = "server"
+        # A server that does not end has measured already: what is wrong then is not the change.
+        if isinstance(error, MachineError | OSError) or phase == "stop":
+            part = "machine"
+        elif isinstance(error, BuildError):
+            part = "build"
+        elif isinstance(error, ClientError):
+            part = "client"
         events = {part}
         # The kernel's counter: a killed process says nothing, and its parent only that it vanished.
         if profile.oom_kills() > self.oom_kills:
             events.add("oom kill")
-        code = fault_code(error)
+        code: FaultCode | None = None
+        cause: BaseException | None = error
+        # The system's error may be wrapped several times.
+        while cause is not None and code is None:
+            if isinstance(cause, PerfbisectError):
+                code = cause.code
+            elif isinstance(cause, OSError) and cause.errno is not None:
+                code = _ERRNO_CODES.get(cause.errno)
+            cause = cause.__cause__
         # Output of other programs is the only text that is searched.
         output = error.output if isinstance(error, PerfbisectError) else str(error)
         # Equal lines once: a log may repeat a short one a hundred thousand times.
@@ -309,19 +324,6 @@ class FaultClassifier:
         )
 
 
-def fault_code(error: BaseException) -> FaultCode | None:
-    """The code of an error, or of the OSError behind it."""
-    cause: BaseException | None = error
-    # The system's error may be wrapped several times.
-    while cause is not None:
-        if isinstance(cause, PerfbisectError) and cause.code is not None:
-            return cause.code
-        if isinstance(cause, OSError) and cause.errno in _ERRNO_CODES:
-            return _ERRNO_CODES[cause.errno]
-        cause = cause.__cause__
-    return None
-
-
 def names_an_error(lines: Iterable[str]) -> bool:
     """Whether a line names an error that does not refer to another one."""
     return any(
@@ -336,15 +338,6 @@ def is_own_error(error: BaseException) -> bool:
         return False
     lines = error.output.splitlines()
     return names_an_error(lines) and not any(_OF_LOAD.search(line) for line in lines)
-
-
-def _failed_part(error: BaseException, phase: Phase) -> Event:
-    # A server that does not end has measured already: what is wrong then is not the change.
-    if isinstance(error, MachineError | OSError) or phase == "stop":
-        return "machine"
-    if isinstance(error, BuildError):
-        return "build"
-    return "client" if isinstance(error, ClientError) else "server"
 
 
 def _text(error: BaseException) -> str:

@@ -22,21 +22,20 @@ from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.machine.torch_probe import torch_facts
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import write_attempt
-from perfbisect.measure.bench import BenchRuns, InterferenceMonitor, check_image, measure_runs
+from perfbisect.measure.bench import BenchRuns, InterferenceMonitor, check_image
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.measure.preparation import (
     fetch_models,
     hub_repositories,
     identify_client,
-    is_cold,
     is_offline,
-    needs_hub_dataset,
 )
 from perfbisect.measure.profiling import FOLDER as PROFILE_FOLDER
 from perfbisect.measure.profiling import profile_load, with_torch_profiler
 from perfbisect.measure.record import AttemptRecord, ClientVersion, command_facts
 from perfbisect.measure.serving import add_serve_args, check_stages, fill_probes, find_engine, running_server
 from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import LOCAL
 from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint, ServerCommand
 from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
@@ -134,7 +133,7 @@ class LocalExecutor:
                 environment = self.builder.ensure(
                     request.change, log=record.log, timeout=request.limits.build
                 )
-                record.environment, record.cold = environment, is_cold(environment)
+                record.environment, record.cold = environment, environment.is_cold
             record.offline = self._fetch(record, environment, sink)
             with record.timed("build"):
                 record.runner = self._runner(record, self.client_environment or environment)
@@ -178,8 +177,9 @@ class LocalExecutor:
     def _runner(self, record: AttemptRecord, environment: Environment) -> Runner:
         """Digest the client and build its runner."""
         request, client, slot = record.request, record.instrument, self._slot(record.request)
+        dataset, pinned = request.cell.dataset_path, request.cell.revision.dataset or ""
         # A client that reads its prompts from a hub does so before it loads the server.
-        offline = {} if needs_hub_dataset(request.cell) else record.offline
+        offline = {} if dataset and not pinned.startswith(LOCAL) else record.offline
         env = environ.for_interpreter(
             self.shell, environment.interpreter, environment.env, offline, record.scratch,
             client.env(request.cell), slot.env,
@@ -315,7 +315,7 @@ class LocalExecutor:
                 if record.request.purpose == "profile":
                     profile_load(bench, env, sink)
                 else:
-                    measure_runs(bench, sink)
+                    bench.measure(sink)
             with monitor.sample(measured=False):
                 check_image(record, server, env, self.stop_requested, sink)
 

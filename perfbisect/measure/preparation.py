@@ -101,11 +101,6 @@ def missing_repositories(repositories: Iterable[str], shell: Mapping[str, str]) 
     return tuple(missing)
 
 
-def needs_hub_dataset(cell: Cell) -> bool:
-    """Whether the client downloads its prompts and must stay online."""
-    return bool(cell.dataset_path) and not (cell.revision.dataset or "").startswith(LOCAL)
-
-
 def fetch_models(
     repositories: tuple[str, ...],
     *,
@@ -179,11 +174,3 @@ def identify_client(
         )
     log.unlink(missing_ok=True)
     return ClientVersion(client.name, environment.engine_version, str(facts["sha256"]), facts)
-
-
-def is_cold(environment: Environment) -> bool:
-    """Whether the environment's compile and kernel caches are empty."""
-    try:
-        return not any(path.is_file() for path in environment.caches.rglob("*"))
-    except OSError:
-        return True

@@ -54,26 +54,21 @@ def running_server(
             sink("launch", facts)
             yield owned
         except faults.ATTEMPT_ERRORS as error:
-            record.fail(_lost_lease(error, owned, lost) or error, owned)
+            # The lease command ends its server first, and itself with the telling code a moment later.
+            end = time.monotonic() + (_LEASE_WAIT_S if lost else 0.0)
+            while (code := owned.exited()) is None and time.monotonic() < end:
+                time.sleep(0.05)
+            failure: Exception = error
+            if code in lost:
+                message = error.message if isinstance(error, PerfbisectError) else str(error)
+                problem = f"the lease is lost: its command ended with {code}: {message}"
+                failure = MachineError(problem, where=owned.log, code="lease_lost")
+            record.fail(failure, owned)
         finally:
             _stop(record, owned, port, sink)
     finally:
         # A start that failed halfway may have left processes: they are found by the token.
         processes.stop_leftovers(record.token, 0, 0.0, grace=0.0)
-
-
-def _lost_lease(error: Exception, owned: OwnedProcess, lost: tuple[int, ...]) -> MachineError | None:
-    """The lost lease that caused an error."""
-    # The lease command ends its server first, and itself with the telling code a moment later.
-    end = time.monotonic() + (_LEASE_WAIT_S if lost else 0.0)
-    while (code := owned.exited()) is None and time.monotonic() < end:
-        time.sleep(0.05)
-    if code is None or code not in lost:
-        return None
-    message = error.message if isinstance(error, PerfbisectError) else str(error)
-    return MachineError(
-        f"the lease is lost: its command ended with {code}: {message}", where=owned.log, code="lease_lost"
-    )
 
 
 def _stop(record: AttemptRecord, owned: OwnedProcess, port: int, sink: Sink) -> None:
