@@ -320,7 +320,12 @@ class Repository:
     def no_programs(self) -> dict[str, str]:
         """Variables of the environment that take filters and merge drivers out of the configuration."""
         names = self.run("config", "--null", "--name-only", "--get-regexp", _PROGRAMS).stdout.decode()
-        changed = {name: _replaced_program(name) for name in names.split("\0") if name}
+        changed = {}
+        for name in filter(None, names.split("\0")):
+            # Without its program a required filter would fail for every file.
+            changed[name] = "false" if name.endswith(".required") else ""
+            if name.endswith(".driver"):
+                changed[name] = _OWN_MERGE
         numbered = list(enumerate(changed.items()))
         return {
             "GIT_CONFIG_COUNT": str(len(numbered)),
@@ -388,14 +393,6 @@ class Repository:
                 "a partial clone needs all its files: fetch --refetch --no-filter",
             )
         return RevisionError(f"{what} (git says: {problem})", next_step=self.log_command())
-
-
-def _replaced_program(name: str) -> str:
-    """What takes the place of a program in a setting."""
-    if name.endswith(".driver"):
-        return _OWN_MERGE
-    # Without its program a required filter would fail for every file.
-    return "false" if name.endswith(".required") else ""
 
 
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from perfbisect.changes.git import CommitRecord, Repository
+from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, parse_pins
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import Change, History
@@ -54,11 +54,35 @@ def commit_history(
     # Good is on bad's line of first parents only if it is the parent of the oldest commit between them.
     if records and records[-1].parents[:1] == (first.id,):
         return History((first, *line)), None
-    ends = (_End(names[0], good, first), _End(names[1], bad, last))
-    problem = _range_problem(repository, *ends, records)
-    if problem is not None:
-        raise problem
-    fork = repository.resolve(records[-1].parents[0])
+    good_name, bad_name = names
+    good_end = f"{good_name} ({good}, {first.short})"
+    bad_end = f"{bad_name} ({bad}, {last.short})"
+    pair = f"{good_end} is not an ancestor of {bad_end}"
+    if repository.is_ancestor(last.id, first.id):
+        raise RevisionError(
+            f"{pair}: {bad_name} is an ancestor of {good_name}, the ends are swapped",
+            next_step=f"--{good_name} {bad} --{bad_name} {good}",
+        )
+    left_at = records[-1].parents[0] if records and records[-1].parents else ""
+    # The oldest commit of a shallow clone seems to have no parent.
+    if not left_at and repository.is_shallow():
+        raise RevisionError(
+            f"{repository.path} is a shallow clone: its history ends before {good_end} is reached from "
+            f"{bad_end}",
+            next_step=f"git -C {repository.path} fetch --unshallow",
+        )
+    if repository.is_ancestor(first.id, last.id):
+        raise RevisionError(
+            f"{good_end} came into {bad_end} by a merge: it is not on {bad_name}'s line of first parents, "
+            f"which leaves {good_name}'s history at {left_at[:12] or 'its root'}",
+            next_step=f"--{good_name} {left_at[:12]}"
+            if left_at
+            else f"give a {good_name} end on the main line",
+        )
+    if not left_at or repository.merge_base(first.id, last.id) is None:
+        message = f"{pair}: their histories are unrelated, no commit is in both"
+        raise RevisionError(message, next_step=repository.log_command())
+    fork = repository.resolve(left_at)
     own = repository.records("--no-merges", first.id, f"^{last.id}")
     marked = repository.text(
         "rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{first.id}...{last.id}"
@@ -67,47 +91,6 @@ def commit_history(
     shared = tuple(word[1:] for word in marked.split() if word.startswith("="))
     branch = Branch(fork, tuple(record.change for record in reversed(own)), shared)
     return History((first, fork, *line)), branch
-
-
-@dataclass(frozen=True)
-class _End:
-    """An end of a range: what the user calls it, what was typed, and its commit."""
-
-    name: str
-    typed: str
-    change: Change
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.typed}, {self.change.short})"
-
-
-def _range_problem(
-    repository: Repository, first: _End, last: _End, records: list[CommitRecord]
-) -> RevisionError | None:
-    """Why there is no line between two ends; None if the first is on a branch of its own."""
-    pair = f"{first} is not an ancestor of {last}"
-    if repository.is_ancestor(last.change.id, first.change.id):
-        return RevisionError(
-            f"{pair}: {last.name} is an ancestor of {first.name}, the ends are swapped",
-            next_step=f"--{first.name} {last.typed} --{last.name} {first.typed}",
-        )
-    fork = records[-1].parents[0] if records and records[-1].parents else ""
-    # The oldest commit of a shallow clone seems to have no parent.
-    if not fork and repository.is_shallow():
-        return RevisionError(
-            f"{repository.path} is a shallow clone: its history ends before {first} is reached from {last}",
-            next_step=f"git -C {repository.path} fetch --unshallow",
-        )
-    if repository.is_ancestor(first.change.id, last.change.id):
-        return RevisionError(
-            f"{first} came into {last} by a merge: it is not on {last.name}'s line of first parents, which "
-            f"leaves {first.name}'s history at {fork[:12] or 'its root'}",
-            next_step=f"--{first.name} {fork[:12]}" if fork else f"give a {first.name} end on the main line",
-        )
-    if not fork or repository.merge_base(first.change.id, last.change.id) is None:
-        message = f"{pair}: their histories are unrelated, no commit is in both"
-        return RevisionError(message, next_step=repository.log_command())
-    return None
 
 
 def commits_between(repository: Repository, after: str, upto: str) -> tuple[Commit, ...]:
@@ -126,27 +109,23 @@ def commits_between(repository: Repository, after: str, upto: str) -> tuple[Comm
             f"{repository.path} is a shallow clone: its history ends between {first.short} and {last.short}",
             next_step=f"git -C {repository.path} fetch --unshallow",
         )
-    bodies = _bodies(repository, selected)
-    files = _changed_files(repository, [record.change.id for record in records])
-    return tuple(
-        Commit(
-            sha=record.change.id,
-            subject=record.change.subject,
-            date=record.change.date,
-            body=bodies.get(record.change.id, ""),
-            files=files[record.change.id],
-            pins=_moved_pins(repository, record, files[record.change.id]),
-        )
-        for record in reversed(records)
-    )
-
-
-def _bodies(repository: Repository, selected: tuple[str, ...]) -> dict[str, str]:
-    text = repository.text(
+    words = repository.text(
         "log", "-z", "--no-notes", "--encoding=UTF-8", "--format=%H%x00%b", *selected, "--", errors="replace"
-    )
-    words = text.split("\0")
-    return {words[i].strip(): words[i + 1].strip() for i in range(0, len(words) - 1, 2)}
+    ).split("\0")
+    bodies = {words[i].strip(): words[i + 1].strip() for i in range(0, len(words) - 1, 2)}
+    files = _changed_files(repository, [record.change.id for record in records])
+    commits = []
+    for record in reversed(records):
+        change, moved = record.change, None
+        if record.parents and any(file.path == DOCKERFILE for file in files[change.id]):
+            texts = (repository.read_text(sha, DOCKERFILE) for sha in (record.parents[0], change.id))
+            before, now = (None if text is None else parse_pins(text) for text in texts)
+            if before and now and (before.tag, before.commit) != (now.tag, now.commit):
+                moved = before.text, now.text
+        body = bodies.get(change.id, "")
+        changed = files[change.id]
+        commits.append(Commit(change.id, change.subject, change.date, body, files=changed, pins=moved))
+    return tuple(commits)
 
 
 def _changed_files(repository: Repository, shas: Sequence[str]) -> dict[str, tuple[ChangedFile, ...]]:
@@ -162,26 +141,15 @@ def _changed_files(repository: Repository, shas: Sequence[str]) -> dict[str, tup
         # One missing object fails the whole command: halves find the commits that lack one.
         half = len(shas) // 2
         return _changed_files(repository, shas[:half]) | _changed_files(repository, shas[half:])
-    return {sha: tuple(map(_changed_file, found)) for sha, found in rows.items()}
-
-
-def _changed_file(row: str) -> ChangedFile:
-    added, removed, path = row.split("\t", 2)
-    # Git counts no lines of binary files.
-    return ChangedFile(path, *(None if count == "-" else int(count) for count in (added, removed)))
-
-
-def _moved_pins(
-    repository: Repository, record: CommitRecord, files: tuple[ChangedFile, ...]
-) -> tuple[str, str] | None:
-    """The pin before and after a commit; None if it did not move."""
-    if not record.parents or all(file.path != DOCKERFILE for file in files):
-        return None
-    texts = (repository.read_text(sha, DOCKERFILE) for sha in (record.parents[0], record.change.id))
-    before, after = (None if text is None else parse_pins(text) for text in texts)
-    if before is None or after is None or (before.tag, before.commit) == (after.tag, after.commit):
-        return None
-    return before.text, after.text
+    files: dict[str, tuple[ChangedFile, ...]] = {}
+    for sha, found in rows.items():
+        words = (row.split("\t", 2) for row in found)
+        # Git counts no lines of binary files: it writes a dash.
+        files[sha] = tuple(
+            ChangedFile(path, *(None if count == "-" else int(count) for count in (added, removed)))
+            for added, removed, path in words
+        )
+    return files
 
 
 def commit_under_test(repository: Repository) -> Change:

@@ -76,9 +76,17 @@ def load_weights(path: Path) -> tuple[Rule, ...]:
         LocatedError: it is not such a file, or the factors are further apart than 10 : 1.
     """
     document = load(path)
+    rules: list[tuple[Rule, Place]] = []
     if isinstance(document.data, list):
-        entries = enumerate(document.data)
-        rules = [rule for index, entry in entries for rule in _rules(document, index, entry)]
+        for index, entry in enumerate(document.data):
+            if not isinstance(entry, dict) or set(entry) != {"paths", "factor"}:
+                raise document.error((index,), "is no rule", "a mapping with the keys paths and factor")
+            paths = entry["paths"] if isinstance(entry["paths"], list) else [entry["paths"]]
+            if not paths or not all(isinstance(path, str) for path in paths):
+                raise document.error((index, "paths"), "is no pattern", "text, or a list of texts")
+            place: Place = (index, "factor")
+            factor = _weight(document, place, entry["factor"])
+            rules += [(Rule(path, factor), place) for path in paths]
     else:
         mapping = document.mapping()
         rules = [(Rule(key, _weight(document, (key,), value)), (key,)) for key, value in mapping.items()]
@@ -87,17 +95,6 @@ def load_weights(path: Path) -> tuple[Rule, ...]:
             raise document.error(place, "a pattern names no path", "vllm/v1/**, *.cu, docs/")
     _check_ratio(document, [(rule.factor, place) for rule, place in rules])
     return tuple(rule for rule, _ in rules)
-
-
-def _rules(document: Located, index: int, entry: object) -> list[tuple[Rule, Place]]:
-    if not isinstance(entry, dict) or set(entry) != {"paths", "factor"}:
-        raise document.error((index,), "is no rule", "a mapping with the keys paths and factor")
-    paths = entry["paths"] if isinstance(entry["paths"], list) else [entry["paths"]]
-    if not paths or not all(isinstance(path, str) for path in paths):
-        raise document.error((index, "paths"), "is no pattern", "text, or a list of texts")
-    place = (index, "factor")
-    factor = _weight(document, place, entry["factor"])
-    return [(Rule(path, factor), place) for path in paths]
 
 
 def _weight(document: Located, place: Place, value: object, name: str = "factor") -> float:
