@@ -20,6 +20,7 @@ from perfbisect.common.python_source import parse_python
 LeftOutReason = Literal["test", "documentation", "comments", "link", "mode"]
 
 _TEST_FOLDERS = frozenset({"tests", "test", "testing"})
+_TEST_NAME = re.compile(r"test_.*\.py$|.*_test\.(py|cc|cpp|cu)$|conftest\.py$")
 _DOCUMENT_FOLDERS = frozenset({"docs", "doc", ".github", ".buildkite", ".circleci", "examples"})
 _DOCUMENT_SUFFIXES = frozenset({".md", ".rst", ".png", ".jpg", ".svg", ".ipynb"})
 _WORD = re.compile(rb"[A-Za-z_]\w*")
@@ -62,8 +63,17 @@ def group_hunks(diff: CommitDiff) -> tuple[tuple[HunkGroup, ...], tuple[LeftOutF
     """The groups of a commit, and what is left out of them."""
     left_out: dict[str, LeftOutFile] = {}
     clusters: dict[tuple[str, str], list[DiffHunk]] = {}
+    reason: LeftOutReason | None
     for file in diff.files:
-        reason = _reason_to_leave_out(file)
+        path, reason = PurePosixPath(file.path), None
+        if _TEST_FOLDERS & set(path.parts[:-1]) or _TEST_NAME.match(path.name):
+            reason = "test"
+        elif path.parts[0] in _DOCUMENT_FOLDERS or path.suffix in _DOCUMENT_SUFFIXES:
+            reason = "documentation"
+        elif file.is_link:
+            reason = "link"
+        elif not file.hunks:
+            reason = "mode"
         if reason:
             left_out[file.path] = LeftOutFile(file.path, reason)
             continue
@@ -77,18 +87,6 @@ def group_hunks(diff: CommitDiff) -> tuple[tuple[HunkGroup, ...], tuple[LeftOutF
                 clusters.setdefault((file.path, key), []).append(hunk)
     merged = _Merger(diff, [tuple(hunks) for hunks in clusters.values()]).merged()
     return tuple(HunkGroup(hunks) for hunks in merged), tuple(left_out.values())
-
-
-def _reason_to_leave_out(file: FileDiff) -> LeftOutReason | Literal[""]:
-    path = PurePosixPath(file.path)
-    folders, name = set(path.parts[:-1]), path.name
-    if folders & _TEST_FOLDERS or re.match(r"test_.*\.py$|.*_test\.(py|cc|cpp|cu)$|conftest\.py$", name):
-        return "test"
-    if set(path.parts[:1]) & _DOCUMENT_FOLDERS or path.suffix in _DOCUMENT_SUFFIXES:
-        return "documentation"
-    if file.is_link:
-        return "link"
-    return "" if file.hunks else "mode"
 
 
 @dataclass(frozen=True)

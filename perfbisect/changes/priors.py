@@ -19,6 +19,10 @@ MAX_RATIO = 10.0
 _ALLOWED = f"a number above 0; the largest and the smallest, and 1, at most {MAX_RATIO:g} : 1 apart"
 
 
+_KEY = "commits"
+_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
 @dataclass(frozen=True)
 class Rule:
     """A commit that touches a path of this pattern is ``factor`` times as likely as others."""
@@ -68,25 +72,36 @@ def bisect_command(
     return shlex.join(words)
 
 
-def load_weights(path: Path) -> tuple[Rule, ...]:
-    """The rules of a YAML file: a mapping of patterns to factors, or a list of ``paths`` and ``factor``.
+def load_weights(path: Path) -> tuple[Rule, ...] | dict[str, float]:
+    """The rules of a YAML file, or commit -> weight where ``commits`` is its only key.
+
+    Rules are a mapping of patterns to factors, or a list of ``paths`` and ``factor``.
 
     Raises:
         UsageError: the file cannot be read.
         LocatedError: it is not such a file, or the factors are further apart than 10 : 1.
     """
     document = load(path)
+    data = document.data
+    if isinstance(data, dict) and set(data) == {_KEY} and isinstance(data[_KEY], dict):
+        for sha in data[_KEY]:
+            # YAML reads a hash without quotes as a number if it has digits only.
+            if not isinstance(sha, str) or not _SHA.fullmatch(sha):
+                place: Place = (_KEY, sha) if isinstance(sha, str | int) else (_KEY,)
+                raise document.error(place, f"{sha!r} is no commit", "all digits of a commit's hash, quoted")
+        found = {sha: _weight(document, (_KEY, sha), value, "weight") for sha, value in data[_KEY].items()}
+        _check_ratio(document, [(weight, (_KEY, sha)) for sha, weight in found.items()], "weight")
+        return found
     rules: list[tuple[Rule, Place]] = []
-    if isinstance(document.data, list):
-        for index, entry in enumerate(document.data):
+    if isinstance(data, list):
+        for index, entry in enumerate(data):
             if not isinstance(entry, dict) or set(entry) != {"paths", "factor"}:
                 raise document.error((index,), "is no rule", "a mapping with the keys paths and factor")
             paths = entry["paths"] if isinstance(entry["paths"], list) else [entry["paths"]]
             if not paths or not all(isinstance(path, str) for path in paths):
                 raise document.error((index, "paths"), "is no pattern", "text, or a list of texts")
-            place: Place = (index, "factor")
-            factor = _weight(document, place, entry["factor"])
-            rules += [(Rule(path, factor), place) for path in paths]
+            factor = _weight(document, (index, "factor"), entry["factor"])
+            rules += [(Rule(pattern, factor), (index, "factor")) for pattern in paths]
     else:
         mapping = document.mapping()
         rules = [(Rule(key, _weight(document, (key,), value)), (key,)) for key, value in mapping.items()]
@@ -114,26 +129,6 @@ def _check_ratio(document: Located, factors: Iterable[tuple[float, Place]], name
             other = low if factor == high else high
             message = f"the {name} {factor:g} is {high / low:.4g} : 1 from {other:g}"
             raise document.error(place, message, _ALLOWED)
-
-
-_KEY = "commits"
-_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-
-
-def load_commit_weights(path: Path) -> dict[str, float] | None:
-    """Commit -> weight, of a file whose only key is ``commits``; None of any other file."""
-    document = load(path)
-    data = document.data
-    if not isinstance(data, dict) or set(data) != {_KEY} or not isinstance(data[_KEY], dict):
-        return None
-    for sha in data[_KEY]:
-        # YAML reads a hash without quotes as a number if it has digits only.
-        if not isinstance(sha, str) or not _SHA.fullmatch(sha):
-            place = (_KEY, sha) if isinstance(sha, str | int) else (_KEY,)
-            raise document.error(place, f"{sha!r} is no commit", "all digits of a commit's hash, quoted")
-    found = {sha: _weight(document, (_KEY, sha), value, "weight") for sha, value in data[_KEY].items()}
-    _check_ratio(document, [(weight, (_KEY, sha)) for sha, weight in found.items()], "weight")
-    return found
 
 
 def commit_weights_text(weights: Mapping[str, float], why: str) -> str:

@@ -81,12 +81,13 @@ def _resolve_end(workspace: Workspace, name: str, end: str, releases: str | None
 
 def position_weigher(workspace: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
     """Prior weights of positions, by touched files or by commit, from a file."""
-    commits = priors.load_commit_weights(path)
-    if commits is not None:
+    rules = priors.load_weights(path)
+    if isinstance(rules, dict):
+        commits = rules
         return lambda positions: priors.position_weights(
             [[change.source for change in position.changes] for position in positions], commits
         )
-    rules, repository = priors.load_weights(path), workspace.needed_repository()
+    repository = workspace.needed_repository()
 
     def weigh(positions: Sequence[Position]) -> tuple[float, ...]:
         files = repository.files_of(change.id for position in positions for change in position.changes)

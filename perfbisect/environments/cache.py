@@ -71,11 +71,6 @@ def _flock(handle: int, kind: int) -> bool:
     return True
 
 
-def own_bytes(folder: Path) -> int:
-    """Bytes on disk of the files without further hard links."""
-    return sum(status.st_blocks * 512 for status in file_stats(folder) if status.st_nlink == 1)
-
-
 def file_stats(folder: Path) -> Iterator[os.stat_result]:
     """The status of every file below a folder that may be changing."""
     for parent, _, names in os.walk(folder):
@@ -184,13 +179,16 @@ class EnvironmentCache:
                 if not in_place:
                     staging.rename(folder)
                 checked = check(folder)
+                # Files with further hard links take no room of their own.
+                own = (status for status in file_stats(folder) if status.st_nlink == 1)
+                own_bytes = sum(status.st_blocks * 512 for status in own)
                 stamp = replace(
                     checked,
                     key=key,
                     interpreter=_relative(checked.interpreter, folder),
                     engine_file=str(_relative(Path(checked.engine_file), folder)),
                     python_path=tuple(_relative(path, folder) for path in checked.python_path),
-                    facts={**checked.facts, **facts, BYTES: own_bytes(folder)},
+                    facts={**checked.facts, **facts, BYTES: own_bytes},
                     builder=builder,
                     spec=spec,
                     change=change,

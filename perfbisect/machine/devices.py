@@ -323,6 +323,9 @@ def tenants(smi: Smi) -> tuple[DeviceProcess, ...]:
     )
 
 
+_UNNAMED = "a process that the driver does not name (another container, or one that just ended)"
+
+
 def wait_for_memory(
     uuids: Sequence[str],
     *,
@@ -358,14 +361,22 @@ def wait_for_memory(
         if not full and not lost:
             return
         processes = tenants(smi) if full else ()
+        problems = []
+        for device in full:
+            names = ", ".join(
+                str(process(holder.pid) or f"pid {holder.pid}, not of this container or gone")
+                + ("" if holder.memory is None else f" with {holder.memory:.0f} MiB")
+                for holder in processes
+                if holder.uuid == device.uuid
+            )
+            problems.append(
+                f"device {device.uuid}: {device.used or 0:.0f} of {device.total or 0:.0f} MiB are in use, "
+                f"{share:.0%} must be free; held by {names or _UNNAMED}"
+            )
         problem = smi.devices(("uuid",)).problem if lost else ""
         because = f": {problem}" if problem else ""
-        why = "; ".join(
-            [
-                *(_describe_holders(device, share, processes) for device in full),
-                *(f"the driver does not list device {uuid}{because}" for uuid in lost),
-            ]
-        )
+        problems += [f"the driver does not list device {uuid}{because}" for uuid in lost]
+        why = "; ".join(problems)
         if not is_reported:
             on_wait(f"waits for memory of devices: {why}")
             is_reported = True
@@ -378,17 +389,3 @@ def wait_for_memory(
                 code="device_memory_taken" if full else "device_failed",
             )
         time.sleep(min(every, max(0.0, deadline - time.monotonic())))
-
-
-def _describe_holders(device: DeviceReading, share: float, processes: Sequence[DeviceProcess]) -> str:
-    names = ", ".join(
-        str(process(holder.pid) or f"pid {holder.pid}, not of this container or gone")
-        + ("" if holder.memory is None else f" with {holder.memory:.0f} MiB")
-        for holder in processes
-        if holder.uuid == device.uuid
-    )
-    holders = names or "a process that the driver does not name (another container, or one that just ended)"
-    return (
-        f"device {device.uuid}: {device.used or 0:.0f} of {device.total or 0:.0f} MiB are in use, "
-        f"{share:.0%} must be free; held by {holders}"
-    )

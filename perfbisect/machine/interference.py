@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -206,27 +206,26 @@ def interference_reason(samples: RunSamples, limits: InterferenceLimits) -> str 
     stalled, allowed = samples["memory.some"].mean, limits.memory_pressure
     if allowed is not None and stalled > allowed:
         reasons.append(f"tasks waited for memory {stalled:.0%} of the time (limit {allowed:.0%})")
-    reasons += [reason for device in samples.devices for reason in _device_reasons(device, limits)]
-    return "; ".join(reasons) or None
-
-
-def _device_reasons(device: DeviceSamples, limits: InterferenceLimits) -> Iterator[str]:
-    if limits.device_memory is not None:
-        holders = ", ".join(
+    for device in samples.devices:
+        allowed = limits.device_memory
+        # A process whose memory the driver does not tell may have any amount.
+        foreign_processes = ", ".join(
             f"{name} with {'unknown' if memory is None else format(memory, '.0f')} MiB"
             for name, memory in device.foreign.items()
-            # A process whose memory the driver does not tell may have any amount.
-            if memory is None or memory > limits.device_memory
+            if allowed is not None and (memory is None or memory > allowed)
         )
-        if holders:
-            yield f"others computed on device {device.uuid}: {holders}"
-    for reason in SLOWED:
-        if limits.slowed is not None and (share := device.reasons.get(reason, 0.0)) > limits.slowed:
-            yield (
-                f"device {device.uuid} was held back ({reason}) in {share:.0%} of the samples, at up to "
-                f"{device['temperature'].high:.0f} degrees (limit {limits.slowed:.0%})"
-            )
-    # An idle device lowers its clock by itself.
-    clock, busy = device["clock"].median(default=1.0), device["utilization"].median() >= _BUSY_DEVICE
-    if limits.clock is not None and busy and clock < limits.clock:
-        yield f"device {device.uuid} ran at {clock:.0%} of its highest clock (limit {limits.clock:.0%})"
+        if foreign_processes:
+            reasons.append(f"others computed on device {device.uuid}: {foreign_processes}")
+        slowed = [(reason, device.reasons.get(reason, 0.0)) for reason in SLOWED]
+        reasons += [
+            f"device {device.uuid} was held back ({reason}) in {share:.0%} of the samples, at up to "
+            f"{device['temperature'].high:.0f} degrees (limit {limits.slowed:.0%})"
+            for reason, share in slowed
+            if limits.slowed is not None and share > limits.slowed
+        ]
+        clock, busy = device["clock"].median(default=1.0), device["utilization"].median() >= _BUSY_DEVICE
+        # An idle device lowers its clock by itself.
+        if limits.clock is not None and busy and clock < limits.clock:
+            at = f"at {clock:.0%} of its highest clock (limit {limits.clock:.0%})"
+            reasons.append(f"device {device.uuid} ran {at}")
+    return "; ".join(reasons) or None

@@ -19,7 +19,7 @@ from perfbisect.cells.lint import Checkout, lint
 from perfbisect.cells.loading import known_cells, load_cells
 from perfbisect.cells.match import nearest_cells, parse_report
 from perfbisect.changes.git import Repository
-from perfbisect.changes.priors import load_commit_weights, load_weights
+from perfbisect.changes.priors import load_weights
 from perfbisect.clients import CLIENTS
 from perfbisect.commands.settings import load_settings
 from perfbisect.errors import UsageError
@@ -164,7 +164,7 @@ _CONFIGURATIONS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "hosts.yaml": ("hosts:\n- name: a\n  address: user@10.0.0.7\n- name: b\n", read_hosts),
     "claim.yaml": (_shipped("claims", "async_scheduling.yaml"), load_claim),
     "weights.yaml": ("- paths: ['vllm/**']\n  factor: 2\n", load_weights),
-    "commits.yaml": ("commits:\n  0123abc: 2\n", load_commit_weights),
+    "commits.yaml": ("commits:\n  0123abc: 2\n", load_weights),
     "machine.yaml": (_shipped("machines", "spyre.yaml"), lambda path: load_machine(str(path))),
     "suspects.yaml": (SHIPPED.read_text(), load_suspect_table),
 }

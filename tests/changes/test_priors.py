@@ -17,7 +17,6 @@ from perfbisect.changes.priors import (
     bisect_command,
     commit_weights,
     commit_weights_text,
-    load_commit_weights,
     load_weights,
     position_weights,
     weights,
@@ -50,6 +49,7 @@ def test_a_mapping_and_a_list_of_rules_are_equal(tmp_path: Path) -> None:
         ("a/**: 0\n", 1, "a/**: the factor is 0"),
         ("a/**: .inf\n", 1, "the factor is inf"),
         ("a/**: true\n", 1, "the factor is True"),
+        ("commits: {}\nother: 1\n", 1, "the factor is {}"),
         ("a/**: much\n", 1, "the factor is 'much' (allowed: a number above 0"),
         ("/: 2\n", 1, "a pattern names no path"),
         ("- paths: a\n  factor: 2\n- paths: b\n", 3, "1: is no rule (allowed: a mapping"),
@@ -68,15 +68,13 @@ def test_invalid_rules_are_located(tmp_path: Path, text: str, line: int, said: s
 def test_commit_weights_are_read_as_written(tmp_path: Path) -> None:
     """A hash of digits alone stays text, and the line for readers stays a comment."""
     text = commit_weights_text({A: 10.0, B: 1.25}, "of alert a1:\nevil: 1")
-    assert load_commit_weights(write(tmp_path, text)) == {A: 10.0, B: 1.25}
+    assert load_weights(write(tmp_path, text)) == {A: 10.0, B: 1.25}
     assert text.startswith("# of alert a1: evil: 1\n")
 
 
-@pytest.mark.parametrize(
-    "text", ["vllm/**: 5\n", "commits: 5\n", "commits: {}\nother: 1\n", "- paths: x\n  factor: 2\n"]
-)
+@pytest.mark.parametrize("text", ["vllm/**: 5\n", "commits: 5\n", "- paths: x\n  factor: 2\n"])
 def test_files_of_rules_have_no_commit_weights(tmp_path: Path, text: str) -> None:
-    assert load_commit_weights(write(tmp_path, text)) is None
+    assert isinstance(load_weights(write(tmp_path, text)), tuple)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,7 @@ def test_files_of_rules_have_no_commit_weights(tmp_path: Path, text: str) -> Non
 )
 def test_invalid_commit_weights_are_located(tmp_path: Path, text: str, said: str, line: int) -> None:
     with pytest.raises(LocatedError) as raised:
-        load_commit_weights(write(tmp_path, text))
+        load_weights(write(tmp_path, text))
     assert said in str(raised.value)
     assert raised.value.line == line
 

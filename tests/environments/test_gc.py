@@ -14,7 +14,7 @@ import filelock
 import pytest
 
 from perfbisect.environments.base import Environment
-from perfbisect.environments.cache import USED, EnvironmentCache, own_bytes
+from perfbisect.environments.cache import USED, EnvironmentCache, file_stats
 from perfbisect.environments.gc import CacheEntry, collect, list_environments, total_bytes
 from perfbisect.errors import MachineError
 from tests.environments.conftest import World
@@ -40,6 +40,10 @@ def built(cache: Path, key: str, *, kilobytes: int = 8, days: float = 0.0) -> Pa
     del cache  # lets go of it
     os.utime(folder / USED, (NOW - days * DAY,) * 2)
     return folder
+
+
+def own_bytes(folder: Path) -> int:
+    return sum(status.st_blocks * 512 for status in file_stats(folder) if status.st_nlink == 1)
 
 
 def size(items: Sequence[CacheEntry]) -> int:

@@ -110,17 +110,18 @@ def declared_bases(
         if state not in known:
             text = repository.read_text(sha, DOCKERFILE)
             pins = None if text is None else parse_pins(text)
-            known[state] = pins, _requirements(repository, sha, platform)
+            places = (f"{_FOLDER}/{platform}.txt", "requirements.txt")
+            texts = ((path, repository.read_text(sha, path)) for path in places)
+            # The first place that a commit has counts.
+            path, listed = next((found for found in texts if found[1] is not None), ("", None))
+            if listed is None:
+                project = repository.read_text(sha, _PROJECT) or ""
+                requirements = toml_strings(project, "project", "dependencies") or ()
+            else:
+                requirements = tuple(_requirement_lines(repository, sha, path, listed, ()))
+            known[state] = pins, requirements
         declared[sha] = known[state]
     return declared
-
-
-def _requirements(repository: Repository, sha: str, platform: str) -> tuple[str, ...]:
-    """Requirements of a commit, from the first place that it has."""
-    for path in (f"{_FOLDER}/{platform}.txt", "requirements.txt"):
-        if (text := repository.read_text(sha, path)) is not None:
-            return tuple(_requirement_lines(repository, sha, path, text, ()))
-    return toml_strings(repository.read_text(sha, _PROJECT) or "", "project", "dependencies") or ()
 
 
 def _requirement_lines(
