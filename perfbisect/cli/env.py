@@ -60,16 +60,16 @@ def list_kept(
       perfbisect env list --json
     """
     from perfbisect.commands.documents import EnvListDocument
-    from perfbisect.environments.gc import list_environments, total_bytes
+    from perfbisect.environments.gc import list_environments
 
     cache = workspace.cache
-    entries = list_environments(cache)
+    entries, together = list_environments(cache)
     rows = tuple(map(_row, entries))
     lines = [
         f"{row.builder or 'unfinished':<10} {row.change[:24]:<24} {row.megabytes:8.1f} MB  {row.folder}"
         for row in rows
     ]
-    total = round(total_bytes(entries) / 1e6, 1)
+    total = round(together / 1e6, 1)
     document = EnvListDocument(cache=str(cache), environments=rows, megabytes=total)
     if len(rows) > 1:
         lines.append(f"{total:.1f} MB together: a file that environments share counts once")

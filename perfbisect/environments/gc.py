@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -52,11 +52,15 @@ class GcResult:
     kept: tuple[CacheEntry, ...]
 
 
-def list_environments(path: Path) -> tuple[CacheEntry, ...]:
-    """Every environment in a cache folder: newest first, unfinished ones last."""
+def list_environments(path: Path) -> tuple[tuple[CacheEntry, ...], int]:
+    """Every environment in a cache folder, newest first, unfinished ones last; and their bytes together."""
     found = [_entry(folder) for folder in _folders(EnvironmentCache(path).root)]
     entries = [replace(entry, bytes=disk_bytes(entry.folder)) for entry in found]
-    return tuple(sorted(entries, key=lambda entry: -entry.stamp.built_at if entry.stamp else 0.0))
+    counted: set[tuple[int, int]] = set()
+    # A file that several environments share counts once.
+    together = sum(disk_bytes(entry.folder, counted) for entry in entries)
+    newest_first = sorted(entries, key=lambda entry: -entry.stamp.built_at if entry.stamp else 0.0)
+    return tuple(newest_first), together
 
 
 def collect(
@@ -119,12 +123,6 @@ def disk_bytes(folder: Path, counted: set[tuple[int, int]] | None = None) -> int
         if status.st_nlink > 1:
             counted.add(file)
     return total
-
-
-def total_bytes(entries: Iterable[CacheEntry]) -> int:
-    """Bytes on disk of entries together: a file that they share counts once."""
-    counted: set[tuple[int, int]] = set()
-    return sum(disk_bytes(entry.folder, counted) for entry in entries)
 
 
 def _entry(folder: Path, kind: str = "", mark: str = USED) -> CacheEntry:

@@ -83,11 +83,12 @@ def read_topology(devices: Iterable[Gpu] = (), *, ask: Callable[[], str] = str, 
     """
     allowed = os.sched_getaffinity(0)
     whole = [gpu for gpu in devices if not gpu.parent]
-    shown = {
-        gpu.uuid: _cpus(root / "bus/pci/devices" / bus_folder(gpu.bus) / "local_cpulist")
-        for gpu in whole
-        if gpu.bus
-    }
+    shown = {}
+    for gpu in whole:
+        domain, _, rest = gpu.bus.lower().partition(":")
+        # The kernel's name of 00000000:9D:00.0 is 0000:9d:00.0.
+        name = f"{domain.lstrip('0'):0>4}:{rest}"
+        shown[gpu.uuid] = _cpus(root / "bus/pci/devices" / name / "local_cpulist") if gpu.bus else ()
     affinity = parse_matrix(ask()) if any(not shown.get(gpu.uuid) for gpu in whole) else {}
     near = {
         gpu.uuid: frozenset(shown.get(gpu.uuid) or affinity.get(gpu.index, ())) & allowed for gpu in whole
@@ -119,12 +120,6 @@ def parse_cpus(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         numbers.extend(range(int(first), int(last or first) + 1))
     return tuple(numbers)
-
-
-def bus_folder(bus: str) -> str:
-    """The kernel's name of a PCI address: ``00000000:9D:00.0`` -> ``0000:9d:00.0``."""
-    domain, _, rest = bus.lower().partition(":")
-    return f"{domain.lstrip('0'):0>4}:{rest}"
 
 
 def parse_matrix(text: str) -> dict[int, tuple[int, ...]]:
@@ -201,7 +196,25 @@ def plan_slots(
         avoid = {*avoid, *(reading.uuid for reading in readings if reading.in_use)}
     topology = read_topology(everything, ask=lambda: smi.text("topo", "-m")) if topology is None else topology
     if gpus == 0:
-        return _of_cores(topology, workers, bool(pin) or workers > 1, profile.none_of(hardware.gpus))
+        mask = profile.none_of(hardware.gpus)
+        if not pin and workers == 1:
+            return (Slot("", env=mask),)
+        count, needed = len(topology.cores), workers * LEAST_CORES
+        if count < needed:
+            threads = f" ({len(topology.processors)} processors)" if len(topology.processors) > count else ""
+            enough = count // LEAST_CORES
+            whole = ", on the whole machine" if enough == 1 else ""
+            fewer = f"--workers {enough}{whole}; or " if enough else ""
+            raise MachineError(
+                f"{counted(workers, 'worker')} need {needed} physical cores, {LEAST_CORES} each (one for the "
+                f"server, one for the client: on one they would measure each other); this process may use "
+                f"{count}{threads}",
+                next_step=f"{fewer}a machine with {needed} physical cores",
+            )
+        # Sorted by NUMA node, so that few slots span two of them.
+        ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
+        groups = parts(ordered, workers)
+        return tuple(_pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, mask) for group in groups)
     shares = topology.shares(everything)
     chosen = _groups(hardware.gpus, gpus, workers, topology, shares, set(avoid), profile.variable)
     # Another job may run on the other devices: without pinning, both would use the same cores.
@@ -222,28 +235,6 @@ def plan_slots(
         else:
             slots.append(Slot(name, uuids, env=profile.mask(group)))
     return tuple(slots)
-
-
-def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str, str]) -> tuple[Slot, ...]:
-    """Slots of cores; ``mask`` hides the machine's devices."""
-    if not pinned:
-        return (Slot("", env=mask),)
-    count, needed = len(topology.cores), workers * LEAST_CORES
-    if count < needed:
-        threads = f" ({len(topology.processors)} processors)" if len(topology.processors) > count else ""
-        enough = count // LEAST_CORES
-        fewer = f"--workers {enough}{', on the whole machine' if enough == 1 else ''}; or " if enough else ""
-        raise MachineError(
-            f"{counted(workers, 'worker')} need {needed} physical cores, {LEAST_CORES} each (one for the "
-            f"server, one for the client: on one they would measure each other); this process may use "
-            f"{count}{threads}",
-            next_step=f"{fewer}a machine with {needed} physical cores",
-        )
-    # Sorted by NUMA node, so that few slots span two of them.
-    ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
-    return tuple(
-        _pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, mask) for group in parts(ordered, workers)
-    )
 
 
 def _groups(

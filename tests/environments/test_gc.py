@@ -15,7 +15,7 @@ import pytest
 
 from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import USED, EnvironmentCache, file_stats
-from perfbisect.environments.gc import CacheEntry, collect, list_environments, total_bytes
+from perfbisect.environments.gc import CacheEntry, collect, list_environments
 from perfbisect.errors import MachineError
 from tests.environments.conftest import World
 
@@ -175,7 +175,7 @@ def test_build_folders_go_too(tmp_path: Path) -> None:
 
 def test_old_notes_of_failures_are_forgotten(tmp_path: Path) -> None:
     """Also where there is nothing else."""
-    assert list_environments(tmp_path) == ()
+    assert list_environments(tmp_path) == ((), 0)
     cache = EnvironmentCache(tmp_path)
     cache.note_failure("k", "why")
     collect(tmp_path, older_than=DAYS_30, now=time.time())
@@ -188,7 +188,7 @@ def test_newest_first_and_unfinished_last(world: World) -> None:
     builder = world.overlay()
     older, newer = (world.ensure(builder, sha) for sha in (world.history.slow, world.history.base))
     (world.cache / "environments" / "dead").mkdir()
-    found = list_environments(world.cache)
+    found, _ = list_environments(world.cache)
     assert [entry.folder.name for entry in found] == [newer.key, older.key, "dead"]
     (first, second, third) = (entry.stamp for entry in found)
     assert first is not None and second is not None and third is None
@@ -203,12 +203,12 @@ def test_what_environments_share_is_freed_with_the_last_of_them(tmp_path: Path) 
         else:
             (folder / "engine").unlink()
             (folder / "engine").hardlink_to(tmp_path / "uv")
-    assert all(own_bytes(entry.folder) < 50_000 for entry in list_environments(tmp_path)), "without links"
-    listed = list_environments(tmp_path)
+    listed, together = list_environments(tmp_path)
+    assert all(own_bytes(entry.folder) < 50_000 for entry in listed), "without links"
     assert all(entry.bytes >= 102_400 for entry in listed), "an environment's own size"
-    assert 102_400 <= total_bytes(listed) < 150_000
+    assert 102_400 <= together < 150_000
     found = collect(tmp_path, older_than=timedelta(0), dry_run=True, now=NOW)
     old, young = found.removed
     assert (old.key, young.key) == ("old", "young")
     assert old.bytes < 50_000 < 102_400 <= young.bytes
-    assert size(found.removed) == total_bytes(listed)
+    assert size(found.removed) == together

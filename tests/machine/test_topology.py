@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.machine import devices, slots
+from perfbisect.machine import devices
 from perfbisect.machine.devices import Gpu, Smi
 from perfbisect.machine.slots import Topology, parse_cpus, parts, read_topology
 from tests.machine import fake_smi
@@ -40,7 +40,7 @@ def sys_tree(root: Path, gpus: tuple[Gpu, ...] = ()) -> Path:
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(cpus + "\n")
         for gpu in gpus[4 * node : 4 * node + 4]:
-            place = root / "bus/pci/devices" / slots.bus_folder(gpu.bus)
+            place = root / "bus/pci/devices" / gpu.bus[4:].lower()
             place.mkdir(parents=True)
             (place / "local_cpulist").write_text(cpus + "\n")
     return root
@@ -127,5 +127,9 @@ def test_parts_are_disjoint_and_equal(cores: int, count: int) -> None:
         ("00000012:00:00.0", "0012:00:00.0"),
     ],
 )
-def test_name_of_a_device_on_the_bus(bus: str, folder: str) -> None:
-    assert slots.bus_folder(bus) == folder
+def test_name_of_a_device_on_the_bus(bus: str, folder: str, tmp_path: Path) -> None:
+    place = tmp_path / "bus/pci/devices" / folder
+    place.mkdir(parents=True)
+    core = min(os.sched_getaffinity(0))
+    (place / "local_cpulist").write_text(f"{core}\n")
+    assert read_topology((Gpu("H200", 0, "", "GPU-a", bus=bus),), root=tmp_path).near == {"GPU-a": {core}}

@@ -226,12 +226,23 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[WheelSettings, C
 def look_up(
     settings: WheelSettings, changes: Sequence[Change], known: Mapping[str, CommitWheel]
 ) -> dict[str, CommitWheel]:
-    """Choose the variant, once, and look up the wheel of every commit."""
-    shas = [change.id for change in changes]
+    """Choose the variant for both ends, once, and look up the wheel of every commit."""
+    shas, index = [change.id for change in changes], settings.index
     variant = variant_of(known)
+    if variant is None and len(index.variants) == 1:
+        (variant,) = index.variants
     if variant is None:
-        variant = _choose_variant(settings, list(dict.fromkeys((shas[0], shas[-1]))))
-    wheels = settings.index.find(shas, variant)
+        ends = list(dict.fromkeys((shas[0], shas[-1])))
+        name = environment_key(index.template, settings.installation.package.name, index.variants, ends)
+        # A resumed job must get its old keys, even if the index has a better variant by now.
+        remembered = settings.remembered / name
+        variant = remembered.read_text().strip() if remembered.is_file() else None
+        if variant not in index.variants:
+            variant, is_there = index.choose_variant(ends)
+            if is_there:
+                remembered.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(remembered, f"{variant}\n")
+    wheels = index.find(shas, variant)
     cuda: Mapping[str, int] = {}
     pattern = settings.installation.package.cuda_pattern
     if not variant and settings.driver is not None and pattern is not None:
@@ -253,23 +264,6 @@ def look_up(
 def variant_of(known: Mapping[str, CommitWheel]) -> str | None:
     """The variant that was chosen for all commits; None before the first lookup."""
     return next((commit.variant for commit in known.values()), None)
-
-
-def _choose_variant(settings: WheelSettings, ends: list[str]) -> str:
-    """The variant of the index for both ends; remembered for the same ends."""
-    index, variants = settings.index, settings.index.variants
-    if len(variants) == 1:
-        return variants[0]
-    name = environment_key(index.template, settings.installation.package.name, variants, ends)
-    # A resumed job must get its old keys, even if the index has a better variant by now.
-    remembered = settings.remembered / name
-    if remembered.is_file() and (variant := remembered.read_text().strip()) in variants:
-        return variant
-    best, is_there = index.choose_variant(ends)
-    if is_there:
-        remembered.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(remembered, f"{best}\n")
-    return best
 
 
 def refuses(settings: WheelSettings, commit: CommitWheel) -> Refusal | None:
