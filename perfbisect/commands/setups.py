@@ -18,7 +18,6 @@ from perfbisect.commands.slots import find_slots
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import (
-    NO_DAY,
     base_changes,
     client_day,
     dependency_notes,
@@ -26,7 +25,7 @@ from perfbisect.environments.dependency_day import (
     require_day,
 )
 from perfbisect.environments.factory import make_builder
-from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
+from perfbisect.environments.spec import CLIENT_OF_CHANGE, NO_DAY, absolute_spec, pinned_client
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric

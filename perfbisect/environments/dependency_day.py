@@ -11,12 +11,9 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.changes.git import Repository
 from perfbisect.environments import uv
 from perfbisect.environments.packages import package
-from perfbisect.environments.spec import parse_chain, pinned_client
+from perfbisect.environments.spec import NO_DAY, parse_chain, pinned_client
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
-
-NO_DAY = "none"
-"""Value of ``--exclude-newer`` for dependencies of any day."""
 
 
 def require_day(typed: str) -> None:

@@ -15,8 +15,7 @@ from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders import overrides
 from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
 from perfbisect.environments.cache import EnvironmentCache
-from perfbisect.environments.dependency_day import NO_DAY
-from perfbisect.environments.spec import parse_chain
+from perfbisect.environments.spec import NO_DAY, parse_chain
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
 

@@ -97,6 +97,8 @@ FORMS: dict[str, SpecForm] = {
 
 CLIENT_OF_CHANGE = "change"
 """Value of ``--client`` for each change's own client."""
+NO_DAY = "none"
+"""Value of ``--exclude-newer`` for dependencies of any day."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from perfbisect.environments import uv
 from perfbisect.environments.base import Environment
 from perfbisect.environments.builders.cached import CachedBuilder
 from perfbisect.environments.dependency_day import (
-    NO_DAY,
     base_changes,
     client_day,
     dependency_notes,
@@ -32,6 +31,7 @@ from perfbisect.environments.dependency_day import (
     require_day,
 )
 from perfbisect.environments.factory import make_builder
+from perfbisect.environments.spec import NO_DAY
 from perfbisect.errors import UsageError
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
