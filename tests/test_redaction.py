@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from perfbisect import redaction
 from perfbisect.changes import git, history
 from perfbisect.environments import images, uv
-from perfbisect.environments.build import Output
 from perfbisect.errors import LocatedError, MachineError, PerfbisectError
 from perfbisect.fleet.connection import Answer, Connection
 from perfbisect.fleet.folders import error_in
 from perfbisect.machine import devices
 from perfbisect.system import http, logs
+from perfbisect.system.commands import ProcessResult
 from tests.test_errors import kinds
 
 SECRET = "s3cr3t/of:the day"
@@ -65,7 +65,7 @@ def _answered(_: Path, __: pytest.MonkeyPatch) -> str:
 
 FAILED = subprocess.CompletedProcess(["x"], 1, b"", PRINTED.encode())
 PODMAN = subprocess.CompletedProcess(["podman"], 1, "", PRINTED)
-OUTPUT = Output(1, PRINTED, False, 1.0)
+OUTPUT = ProcessResult(1, 1.0, False, text=PRINTED)
 
 PLACES: dict[str, Callable[[Path, pytest.MonkeyPatch], str]] = {
     "the end of a log of a server, client or probe": lambda path, _: logs.tail(_log(path)),

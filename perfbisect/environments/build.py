@@ -7,12 +7,13 @@ import os
 import secrets
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.errors import BuildError, MachineError, ServerError
 from perfbisect.redaction import command_secrets, redacted_argv, without_secrets
 from perfbisect.system import commands, environ
+from perfbisect.system.commands import ProcessResult
 from perfbisect.system.logs import excerpt
 
 _ANY_DAY = "2999-12-31"
@@ -53,26 +54,6 @@ class DependencyLimits:
 
 
 @dataclass(frozen=True)
-class Output:
-    code: int
-    text: str
-    timed_out: bool
-    seconds: float
-
-    @property
-    def lines(self) -> list[str]:
-        return [line.strip() for line in self.text.splitlines() if line.strip()]
-
-    @property
-    def last_line(self) -> str:
-        return excerpt(self.lines[-1]) if self.lines else "no output"
-
-    @property
-    def ending(self) -> str:
-        return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
-
-
-@dataclass(frozen=True)
 class BuildRun:
     """One build or health check: its log, the time limit of each command, and the allowed dependencies."""
 
@@ -82,7 +63,7 @@ class BuildRun:
 
     def run(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float | None = None
-    ) -> Output:
+    ) -> ProcessResult:
         """Run a command; its output is appended to the log, beside which it is written meanwhile.
 
         Raises:
@@ -109,7 +90,7 @@ class BuildRun:
         if done.code in _KILLED and not done.timed_out:
             message = f"{excerpt(command)} was killed from outside by signal {-done.code} (out of memory?)"
             raise MachineError(message, where=self.log, code="killed", output=excerpt(text))
-        return Output(done.code, text, done.timed_out, done.seconds)
+        return replace(done, text=text)
 
     def note(self, text: str) -> None:
         try:

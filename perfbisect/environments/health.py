@@ -15,8 +15,9 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.common.digests import file_blob_id, text_digest
 from perfbisect.common.json_text import parse_json
 from perfbisect.environments.base import Environment
-from perfbisect.environments.build import BuildRun, Output, interpreter_environment
+from perfbisect.environments.build import BuildRun, interpreter_environment
 from perfbisect.errors import BuildError, FaultCode, MachineError
+from perfbisect.system.commands import ProcessResult
 from perfbisect.system.logs import excerpt
 
 _LIMIT_S = 900.0
@@ -165,7 +166,7 @@ def import_engine(
 
 def _run_script(
     script: str, build: BuildRun, interpreter: Path, module: str, env: Mapping[str, str], timeout: float
-) -> tuple[Output, dict[str, Any]]:
+) -> tuple[ProcessResult, dict[str, Any]]:
     """Run a script in the interpreter; returns its output and the JSON that it wrote."""
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         target = Path(folder) / "found.json"

@@ -24,10 +24,11 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from perfbisect.environments.build import BuildRun, Output, registry_environment
+from perfbisect.environments.build import BuildRun, registry_environment
 from perfbisect.environments.packages import TORCH, EnginePackage, torch_backend
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system import commands, processes
+from perfbisect.system.commands import ProcessResult
 from perfbisect.system.http import open_session, send_request
 from perfbisect.system.logs import excerpt
 
@@ -203,7 +204,7 @@ def list_packages(build: BuildRun, interpreter: Path, *, with_origin: bool = Fal
 def _pip(
     build: BuildRun, verb: str, python: object, *arguments: str, action: str, cwd: Path,
     timeout: float | None = None,
-) -> Output:  # fmt: skip
+) -> ProcessResult:  # fmt: skip
     command = ("pip", verb, "--no-config", "--python", str(python), *arguments)
     return _uv(build, command, action=action, cwd=cwd, timeout=timeout)
 
@@ -211,7 +212,7 @@ def _pip(
 def _uv(
     build: BuildRun, arguments: Sequence[str], *, action: str, cwd: Path, timeout: float | None = None,
     variables: Mapping[str, str] | None = None,
-) -> Output:  # fmt: skip
+) -> ProcessResult:  # fmt: skip
     """Run uv. Raises BuildError, MachineError or UsageError if it fails, by whose fault it is."""
     argv = (str(find_uv()), *arguments)
     output = build.run(argv, env={**_environment(), **(variables or {})}, cwd=cwd, timeout=timeout)
@@ -263,7 +264,7 @@ def _pip_files() -> dict[str, str]:
     return {key: str(ast.literal_eval(value)) for key, value in rows if value[:1] in "'\""}
 
 
-def failure_of(output: Output, action: str, log: Path) -> BuildError | MachineError | UsageError:
+def failure_of(output: ProcessResult, action: str, log: Path) -> BuildError | MachineError | UsageError:
     """The error behind uv's output."""
     problem = f"cannot {action}"
     if output.code != 0 and _NO_MEMORY.search(output.text):

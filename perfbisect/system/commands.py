@@ -12,6 +12,7 @@ from pathlib import Path
 
 from perfbisect.errors import Interrupted
 from perfbisect.system import processes
+from perfbisect.system.logs import excerpt
 from perfbisect.system.processes import TICK_S, StopRequested, never
 
 
@@ -35,13 +36,28 @@ def capture(
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """Result of a bounded command; a negative code is a signal."""
+    """Result of a bounded command; a negative code is a signal.
+
+    ``cpu_seconds``: of the command and its reaped children. ``text``: what it printed, where that was read.
+    """
 
     code: int
     seconds: float
     timed_out: bool
     cpu_seconds: float = 0.0
-    """CPU time of the command and its reaped children."""
+    text: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.strip() for line in self.text.splitlines() if line.strip()]
+
+    @property
+    def last_line(self) -> str:
+        return excerpt(self.lines[-1]) if self.lines else "no output"
+
+    @property
+    def ending(self) -> str:
+        return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
 
 
 def run(
