@@ -318,9 +318,6 @@ def machine_name(named: str) -> str:
     return str(machine_path(named)) if named and named not in machine_names() else named
 
 
-_LEAST_DISK = 64 * 1024 * 1024
-
-
 @dataclass(frozen=True)
 class Machine:
     """Constant properties of this machine. ``memory`` in bytes; ``cores``: those this process may use."""
@@ -402,14 +399,3 @@ def oom_kills(root: Path = Path("/")) -> int:
             if name == "oom_kill":
                 return int(value)
     return 0
-
-
-def check_room(folder: Path) -> None:
-    """Raise MachineError if the disk under ``folder`` has no room for an attempt's files."""
-    free = shutil.disk_usage(folder).free
-    if free < _LEAST_DISK:
-        raise MachineError(
-            f"{folder}: {free // 2**20} MiB free, an attempt needs {_LEAST_DISK // 2**20} MiB for its files",
-            next_step="free some disk, or give another --state folder",
-            code="disk_full",
-        )

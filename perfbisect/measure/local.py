@@ -14,10 +14,10 @@ from typing import Any
 from perfbisect.clients.runner import Runner
 from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Builder, Environment
-from perfbisect.errors import Interrupted, ServerError
+from perfbisect.errors import Interrupted, MachineError, ServerError
 from perfbisect.machine.devices import wait_for_memory
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
-from perfbisect.machine.profile import CUDA, Profile, check_room, machine
+from perfbisect.machine.profile import CUDA, Profile, machine
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.machine.torch_probe import torch_facts
 from perfbisect.measure import faults
@@ -45,6 +45,9 @@ from perfbisect.system.processes import StopRequested, never
 
 DEVICE_MEMORY_SHARE = 0.9
 """Share of device memory that an engine takes by default."""
+
+LEAST_DISK_MIB = 64
+"""Free disk for the logs and result files of an attempt."""
 
 WARM_SEED_OFFSET = 1_000_003
 """Gives the warm run prompts that no measured run has."""
@@ -128,7 +131,13 @@ class LocalExecutor:
         request = record.request
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
-            check_room(request.folder)
+            free = shutil.disk_usage(request.folder).free >> 20
+            if free < LEAST_DISK_MIB:
+                raise MachineError(
+                    f"{request.folder}: {free} MiB free, an attempt needs {LEAST_DISK_MIB} MiB for its files",
+                    next_step="free some disk, or give another --state folder",
+                    code="disk_full",
+                )
             with record.timed("build", request.folder / "build.log"):
                 environment = self.builder.ensure(
                     request.change, log=record.log, timeout=request.limits.build

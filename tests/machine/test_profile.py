@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -302,10 +300,3 @@ def test_the_class_says_whether_kernels_can_be_compiled(tmp_path: Path) -> None:
     ) == ("", "")
     classes = [replace(compiling, cpu="cpu", gpus=(H200,), nvcc=nvcc).kind for nvcc in ("", "/usr/bin/nvcc")]
     assert classes == [f"NVIDIA H200 x 1, driver 570.86.15{nvcc}, cpu cpu" for nvcc in ("", ", nvcc")]
-
-
-def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile.check_room(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
-    with pytest.raises(MachineError, match="1 MiB free"):
-        profile.check_room(tmp_path)

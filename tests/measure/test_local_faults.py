@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import stat
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,6 +118,13 @@ def test_disk_that_is_full_under_the_client(tmp_path: Path) -> None:
     made = attempt(tmp_path, client=client, overlap=False)
     assert (failure(made).phase, failure(made).fault) == ("warm", "machine")
     assert failure(made).reason.startswith("the disk is full: ")
+
+
+def test_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    found = failure(attempt(tmp_path, environment(tmp_path, "server")))
+    assert (found.phase, found.fault) == ("build", "machine")
+    assert "1 MiB free, an attempt needs 64 MiB" in found.reason
 
 
 def test_kernel_that_ends_processes_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
