@@ -114,9 +114,9 @@ def _config(folder: Path) -> dict[str, object]:
     return {
         "name": "demo",
         "cells": list(CELLS),
-        "repository": "repo",
+        "repo": "repo",
         "branch": "main",
-        "environment": f"overlay:{sys.executable},base=any",
+        "env": f"overlay:{sys.executable},base=any",
         "client": f"existing:{sys.executable},path={folder / 'client'}",
         "launches": LAUNCHES,
         "budget": "30m",

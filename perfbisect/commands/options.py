@@ -32,6 +32,15 @@ def as_spec(text: str, folder: Path) -> str:
     return absolute_spec(text, folder)
 
 
+def as_day(text: str, folder: Path) -> str:
+    """A day, or none. :raises UsageError: neither."""
+    from perfbisect.environments.dependency_day import require_day
+
+    del folder
+    require_day(text)
+    return text
+
+
 def as_fleet(text: str, folder: Path) -> str:
     """A fleet whose files are relative to the folder."""
     from perfbisect.commands.fleets import absolute_fleet
@@ -84,7 +93,7 @@ ExcludeNewer = Annotated[
         "Resolve dependencies as of this day, or none: of any.",
         metavar="DAY",
         default="the newest change's",
-        setting=as_text,
+        setting=as_day,
         panel=ENVIRONMENT,
     ),
 ]

@@ -31,10 +31,20 @@ class Settings:
         """The text of a key; None if it is not set."""
         return self.texts.get(key)
 
-    def error(self, key: str, message: str) -> LocatedError:
+    def value(self, field: RequestField) -> Any:
+        """The value of an option's key, None if it is not set. :raises LocatedError: it is none."""
+        text = self.texts.get(field.key)
+        if text is None or field.setting is None:
+            return None
+        try:
+            return field.setting(text, self.folder)
+        except UsageError as error:
+            raise self.error(field.key, error.message, error.next_step) from None
+
+    def error(self, key: str, message: str, allowed: str | None = None) -> LocatedError:
         """An error at a key."""
         document = self.document or Located(self.folder / SETTINGS_FILE, None)
-        return document.error((key,), message)
+        return document.error((key,), message, allowed)
 
 
 NO_SETTINGS = Settings()
@@ -75,12 +85,7 @@ def resolve_values(
     from_environment = {
         name: os.environ[field.variable] for name, field in fields.items() if os.environ.get(field.variable)
     }
-    texts = {name: settings.text(field.key) for name, field in fields.items()}
-    from_file = {
-        name: field.setting(text, settings.folder)
-        for name, field in fields.items()
-        if (text := texts[name]) is not None and field.setting
-    }
+    from_file = {name: settings.value(field) for name, field in fields.items() if field.key in settings.texts}
     if not (from_environment or from_file):  # pydantic-settings takes 0.14 s to import
         return dict(typed)
     try:

@@ -19,7 +19,7 @@ from perfbisect.model.change import Change
 def require_day(typed: str) -> None:
     """:raises UsageError: neither a date nor :data:`NO_DAY`."""
     if typed != NO_DAY and not re.match(r"\d{4}-\d\d-\d\d(T|$)", typed):
-        raise UsageError(f"--exclude-newer {typed!r} is not a day", next_step="2026-11-01, or none")
+        raise UsageError(f"{typed!r} is not a day for --exclude-newer", next_step="2026-11-01, or none")
 
 
 def newest_day(changes: Iterable[Change], repository: Repository | None = None) -> str:

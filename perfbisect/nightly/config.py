@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from perfbisect.cells.loading import ReadAt, list_cells, load_cells
+from perfbisect.commands.options import BuildOptions
+from perfbisect.commands.request import request_fields
+from perfbisect.commands.settings import Settings
 from perfbisect.common.quantities import parse_minutes, parse_share
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import Located, load, validate
@@ -153,28 +156,22 @@ class Nightly(BaseModel):
     ``cells``: names, patterns of names (``text_*``) or files. ``branch``: its head is measured; ``fetch``:
     fetch its remote first. ``launches`` a cell, at least two; ``launches_of``: more for patterns of names.
     ``budget``: of a night, bisections included. ``every_machine``: each cell is measured on every machine of
-    the ``fleet``, otherwise on one. ``explain``: profile the culprits of the night's bisections.
+    the ``--fleet``, otherwise on one. ``explain``: profile the culprits of the night's bisections.
+    The settings among the options of a measurement are keys, too, see :data:`OPTIONS`.
     """
 
     model_config = _STRICT
 
     name: Name
     cells: Words = Field(min_length=1)
-    repository: str | None = None
+    repo: str | None = None
     branch: str = Field(default="HEAD", min_length=1)
     fetch: bool = False
-    environment: str | None = None
-    client: str | None = None
-    constraints: str | None = None
-    exclude_newer: Day | None = None
-    machine: str | None = None
-    fleet: str | None = None
     every_machine: bool = False
     launches: int = Field(default=2, ge=2)
     launches_of: dict[str, Annotated[int, Field(ge=2)]] = Field(default_factory=dict)
     runs: int = Field(default=1, ge=1)
     budget: Minutes
-    state: str | None = None
     publish: str | None = None
     exports: ExportRules = ExportRules()
     report: str | None = None
@@ -185,9 +182,18 @@ class Nightly(BaseModel):
     tell: NotificationRules = NotificationRules()
 
 
+OPTIONS: Final = tuple(field for field in request_fields(BuildOptions) if field.setting)
+"""How commits are built and where they are measured: keys by the names of the options."""
+
+_RENAMED = {"repository": "repo", "environment": "env"}
+
+
 @dataclass(frozen=True)
 class NightlyFile:
+    """``options``: those that the file sets."""
+
     nightly: Nightly
+    options: BuildOptions
     document: Located
 
     @property
@@ -204,10 +210,19 @@ class NightlyFile:
 
 
 def load_nightly(path: Path) -> NightlyFile:
+    """:raises LocatedError: the file is invalid, or has a key of before."""
     if not path.is_file():
         raise UsageError(f"{path} does not exist", next_step=f"perfbisect nightly --init {path} writes one")
     document = load(path)
-    return NightlyFile(validate(document, Nightly), document)
+    for old, new in _RENAMED.items():
+        if old in document.mapping():
+            raise document.error((old,), f"unknown key; it has the name of its option now: {new}", new)
+    keys: dict[str, Any] = {field.key: (str | None, None) for field in OPTIONS}
+    nightly = validate(document, create_model("NightlyYaml", __base__=Nightly, **keys))
+    texts = nightly.model_dump(include=set(keys), exclude_none=True)
+    settings = Settings(path.absolute().parent, texts, document)
+    given = {field.name: settings.value(field) for field in OPTIONS if field.key in settings.texts}
+    return NightlyFile(nightly, BuildOptions(**given, given=frozenset(given)), document)
 
 
 @dataclass(frozen=True)

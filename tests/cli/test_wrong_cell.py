@@ -196,9 +196,9 @@ def test_a_dry_run_of_a_claim_has_the_commands_of_each_cell_and_what_all_of_them
 NIGHTLY = """\
 name: n
 cells: [{cells}]
-repository: {repo}
+repo: {repo}
 branch: HEAD
-environment: source,package={package}
+env: source,package={package}
 client: existing:/somewhere/python
 exclude_newer: "2026-01-01"
 machine: cpu

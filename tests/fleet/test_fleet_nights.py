@@ -22,9 +22,9 @@ pytestmark = pytest.mark.fleet
 _NIGHTLY = """\
 name: n
 cells: [cells/*.yaml]
-repository: {repository}
+repo: {repository}
 branch: {commit}
-environment: "overlay:{python},base=any"
+env: "overlay:{python},base=any"
 client: "existing:{python},path={engine}"
 machine: cpu
 fleet: ssh:hosts.yaml

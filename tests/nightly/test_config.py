@@ -38,8 +38,8 @@ def test_what_is_not_said_is_said_here(tmp_path: Path) -> None:
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    file = load_nightly(written(tmp_path, GOOD + "repository: ../vllm\npublish: /there\n"))
-    assert file.path(file.nightly.repository) == (tmp_path.parent / "vllm").resolve()
+    file = load_nightly(written(tmp_path, GOOD + "repo: ../vllm\npublish: /there\n"))
+    assert file.path(file.nightly.repo) == (tmp_path.parent / "vllm").resolve()
     assert file.path(file.nightly.publish) == Path("/there")
     assert file.path(None) is None
 
@@ -50,7 +50,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("budgt: 3h", 4, "budgt: unknown key; .*budget"),
         ("launches: 1", 4, "launches: must be greater than or equal to 2, not 1"),
         ("launches_of: {'x*': 1}", 4, "launches_of.x\\*: must be greater than or equal to 2, not 1"),
-        ("exclude_newer: yesterday", 4, "exclude_newer: 'yesterday' is not a date"),
+        ("exclude_newer: yesterday", 4, "exclude_newer: 'yesterday' is not a day"),
         ("alerts:\n  fdr: 1.5", 5, "alerts.fdr: must be less than 1, not 1.5"),
         ("alerts:\n  smallest: 5", 5, "alerts.smallest: expected text .quote it., not 5"),
         ("alerts:\n  smallest: five", 5, "alerts.smallest: 'five' is no share; write 5%"),
@@ -65,7 +65,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ),
         ("tell:\n  webhook:\n    when: never\n    url: X", 6, "tell.webhook.when: 'never' is not one of"),
         ("runs: 0", 4, "runs: must be greater"),
-        ("repository: [a]", 4, "repository: expected text"),
+        ("repo: [a]", 4, "repo: expected text"),
+        ("repository: x", 4, "repository: unknown key; .* now: repo"),
+        ("environment: x", 4, "environment: unknown key; .* now: env"),
         ("explain: sometimes", 4, "explain: .*true or false"),
     ],
 )

@@ -41,9 +41,9 @@ def configured(folder: Path, history: Demo) -> Path:
     config = {
         "name": "real",
         "cells": ["few", "longer"],
-        "repository": str(history.path),
+        "repo": str(history.path),
         "branch": "tonight",
-        "environment": f"overlay:{RELEASE},base={history.commits[0]}",
+        "env": f"overlay:{RELEASE},base={history.commits[0]}",
         "exclude_newer": DAY,
         "launches": 2,
         "budget": "30m",
