@@ -77,8 +77,8 @@ def _telling_apart(outcome: SearchOutcome, plan: BisectPlan) -> str:
         parent, latest = (plan.positions[i].change.id for i in (first - 1, end))
         return f"bisect the commits from {parent} to {latest}"
     suspect = plan.positions[max(suspects, key=lambda i: p[i])].change.short
-    sides = ("--a", last, "--b", f"{last}+revert:{suspect}")
-    return follow_up_command(plan.setting, "compare", plan.cell, plan.metric, *sides)
+    sides = {"a": last, "b": f"{last}+revert:{suspect}"}
+    return follow_up_command(plan.setting, "compare", plan.cell, (plan.metric,), **sides)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def _rebase(bisection: Bisection) -> Rebase | None:
     moved = tuple(differing(before, after))
     swaps = tuple(f"+pip:{name}=={new}" for name, _, new in moved if new and not name.startswith(_LIBRARIES))
     parent = plan.positions[crossing.parent].change.short
-    sides = ("--a", parent, "--b", f"{parent}{swaps[0]}") if swaps else ()
-    command = follow_up_command(plan.setting, "compare", plan.cell, plan.metric, *sides)
+    sides = {"a": parent, "b": f"{parent}{swaps[0]}"} if swaps else {}
+    command = follow_up_command(plan.setting, "compare", plan.cell, (plan.metric,), **sides)
     return Rebase(crossing, moved, swaps, command)
 
 

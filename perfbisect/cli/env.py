@@ -10,6 +10,7 @@ from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Option, UnitParam, prints
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import parse_age, parse_size
+from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
 
 if TYPE_CHECKING:
     from perfbisect.commands.documents import CacheFolderDocument, EnvGcDocument
@@ -84,7 +85,7 @@ def build(
     env: Env = None,
     constraints: Constraints = None,
     exclude_newer: ExcludeNewer = None,
-    given: frozenset[str] = frozenset(),
+    record: RequestRecord = NO_REQUEST,
 ) -> CommandResult:
     """Build the environment of one change, or find it built, and check that its engine is that change.
 
@@ -98,7 +99,7 @@ def build(
     from perfbisect.errors import BuildError, UsageError
     from perfbisect.measure.executor import PhaseLimits
 
-    environment = changes.environment_spec(env, at, is_typed="env" in given)
+    environment = changes.environment_spec(env, at, is_typed="env" in record.options)
     change = changes.resolve_change(workspace, at)
     pins = {"constraints": constraints, "exclude_newer": exclude_newer}
     options = resolve(BuildOptions, pins, workspace.settings)
@@ -122,11 +123,13 @@ def gc(
     *,
     older_than: Annotated[
         float | None,
-        Option("Those last used longer ago: 30d, 2w, 12h.", type=UnitParam("age", parse_age)),
+        Option("Those last used longer ago: 30d, 2w, 12h.", type=UnitParam("age", parse_age, "h")),
     ] = None,
     keep: Annotated[
         int | None,
-        Option("The longest unused, until so much is left: 50G.", type=UnitParam("size", parse_size)),
+        Option(
+            "The longest unused, until so much is left: 50G.", type=UnitParam("size", parse_size, "M", 1e6)
+        ),
     ] = None,
     dry_run: Annotated[bool, Option("Say what would be removed; remove nothing.")] = False,
 ) -> CommandResult:

@@ -50,7 +50,7 @@ class ReproduceRequest(MeasureOptions, BlockOptions):
                 f"no cell of ours is known to be {ours.cell}",
                 next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
             )
-        metrics = self.metrics if "metrics" in self.given else (ours.metric,)
+        metrics = self.metrics if "metric" in self.record.options else (ours.metric,)
         options = self.options_of(MeasureOptions, BlockOptions) | {"cell": chosen, "metrics": metrics}
         request = CompareRequest(**options, a=found.good, b=found.bad)
         direction = "worse" if ours.worse else "better"

@@ -80,7 +80,7 @@ class Verb(click.Command):
 
         source = click.core.ParameterSource.COMMANDLINE
         typed = {name: ctx.params[name] for name in ctx.params if ctx.get_parameter_source(name) is source}
-        return run_command(self.declared, typed)
+        return run_command(ctx.command_path.removeprefix("perfbisect "), self.declared, typed)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +23,8 @@ from typing import (
 import click
 
 from perfbisect.common.quantities import parse_minutes, parse_share
+from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
+from perfbisect.redaction import without_secrets
 
 if TYPE_CHECKING:
     _Base = click.ParamType[float]
@@ -43,11 +45,18 @@ FromFile = Callable[[str, Path], object]
 
 
 class UnitParam(_Base):
-    """A number with a unit, parsed by a function that raises ValueError."""
+    """A number with a unit, parsed by a function that raises ValueError.
 
-    def __init__(self, name: str, read: Callable[[str], float]) -> None:
+    ``unit``: one that it is written with, which is ``scale`` of the number.
+    """
+
+    def __init__(self, name: str, read: Callable[[str], float], unit: str, scale: float = 1.0) -> None:
         self.name = name
-        self._read = read
+        self._read, self._unit, self._scale = read, unit, scale
+
+    def written(self, value: float) -> str:
+        """A number as it may be typed."""
+        return f"{value / self._scale:.10g}{self._unit}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float | int):
@@ -59,8 +68,8 @@ class UnitParam(_Base):
 
 
 PATH = click.Path(path_type=Path)
-MINUTES = UnitParam("duration", parse_minutes)
-PERCENT = UnitParam("percent", parse_share)
+MINUTES = UnitParam("duration", parse_minutes, "m")
+PERCENT = UnitParam("percent", parse_share, "%", 0.01)
 DAY = click.DateTime(["%Y-%m-%d"])
 """A day; its field is text in ISO 8601."""
 
@@ -116,9 +125,9 @@ Full = Annotated[bool, Option("With --json: do not shorten lists.", panel=OUTPUT
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a command is asked for, where it is handed on. ``given``: the fields that were typed."""
+    """What a command is asked for, where it is handed on. ``record``: what was typed."""
 
-    given: frozenset[str] = frozenset()
+    record: RequestRecord = NO_REQUEST
 
     def options_of(self, *bases: type[Request]) -> dict[str, Any]:
         """The fields of base classes, for another request that inherits them."""
@@ -200,10 +209,17 @@ class RequestField:
             required=self.is_required,
             metavar=self.declared.metavar,
             show_default=is_shown,
-            callback=_day_text if self.type is DAY else None,
+            callback=_day_text if self.type is DAY else _only if self.is_many else None,
             help=self._help(self.declared),
             **({"default": self.default} if is_shown else {}),
         )
+
+    def texts(self, value: Any) -> tuple[str, ...]:
+        """A value as it is typed: a text each time, none for a flag."""
+        if self.type is click.BOOL:
+            return ()
+        written = self.type.written if isinstance(self.type, UnitParam) else str
+        return tuple(map(written, value if self.is_many else (value,)))
 
     def _help(self, declared: Option) -> str:
         """The help, with where the default comes from."""
@@ -236,6 +252,17 @@ def request_fields(command: Callable[..., Any]) -> tuple[RequestField, ...]:
     return (*found.values(), *(() if "as_json" in found else (declare_field("as_json", AsJson, False),)))
 
 
+def record_request(verb: str, command: Callable[..., Any], typed: Mapping[str, Any]) -> RequestRecord:
+    """What was typed for a function or a request."""
+    arguments: dict[str, tuple[str, ...]] = {}
+    options: dict[str, tuple[str, ...]] = {}
+    for field in request_fields(command):
+        if field.name in typed:
+            place = arguments if isinstance(field.declared, Argument) else options
+            place[field.key] = tuple(map(without_secrets, field.texts(typed[field.name])))
+    return RequestRecord(verb, arguments, options)
+
+
 def _hints(command: Callable[..., Any]) -> dict[str, Any]:
     """Parameter -> annotation; a class has its own fields first, a function its workspace last."""
     hints = get_type_hints(command, include_extras=True)
@@ -263,6 +290,12 @@ def declare_field(name: str, hint: Any, default: Any = None) -> RequestField:
 def _day_text(context: click.Context, parameter: click.Parameter, day: datetime | None) -> str:
     del context, parameter
     return f"{day:%Y-%m-%d}" if day else ""
+
+
+def _only(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """A tuple of the value of an option that is typed once."""
+    del context, parameter
+    return (value,) if isinstance(value, str) else value
 
 
 def _click_type(hint: Any) -> tuple[_AnyType, bool]:

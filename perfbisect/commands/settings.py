@@ -70,7 +70,7 @@ RequestT = TypeVar("RequestT", bound=Request)
 def resolve(kind: type[RequestT], given: Mapping[str, Any], settings: Settings) -> RequestT:
     """A request of values that are given, where they are not None, and of the settings."""
     typed = {name: value for name, value in given.items() if value is not None}
-    return kind(**resolve_values(kind, typed, settings), given=frozenset(typed))
+    return kind(**resolve_values(kind, typed, settings))
 
 
 def resolve_values(

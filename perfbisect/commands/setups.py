@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,7 +59,7 @@ def build_setup(
         UsageError: the cell cannot run at the first or the last change.
     """
     metrics = resolve_metrics(cell, measuring.metrics, claimed=claimed)
-    environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.given)
+    environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.record.options)
     setting = build_config(workspace, environment, measured, measuring)
     # An option that a side lacks would otherwise fail at its start, after a build of minutes to an hour.
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
@@ -199,13 +197,8 @@ def build_config(
         constraints=str(pins.absolute()) if pins else "",
         machine=machine_name(options.machine or ""),
         fleet=absolute_fleet(options.fleet or ""),
-        typed=typed_command(),
+        request=options.record,
     )
-
-
-def typed_command() -> str:
-    """This command line."""
-    return shlex.join(["perfbisect", *sys.argv[1:]])
 
 
 def machine_kind(named: str) -> str:

@@ -208,13 +208,13 @@ def _next_command(
         return f"perfbisect resume {job.id}"
     if claim == "inconclusive":
         launches = str(2 * plan.launches)
-        repeated = repeat_command(plan.setting, "--launches", launches)
+        repeated = repeat_command(plan.setting, "launches", launches)
         return repeated or f"perfbisect check ... --launches {launches}"
     if plan.how != "baseline" or claim != "refuted":
         return f"perfbisect report {job.id}"
     metric = next((row for row in judged if row.claim == "refuted"), judged[0]).name
-    ends = ("--good", plan.recorded[0].change.short, "--bad", plan.change.short)
-    return follow_up_command(plan.setting, "bisect", plan.cell, metric, *ends)
+    ends = {"good": plan.recorded[0].change.short, "bad": plan.change.short}
+    return follow_up_command(plan.setting, "bisect", plan.cell, (metric,), **ends)
 
 
 def _sentences(plan: CheckPlan, result: CheckResult) -> tuple[str, ...]:

@@ -300,7 +300,7 @@ def _next_command(
         return f"perfbisect resume {job.id}"
     if limited and claim == "inconclusive":
         launches = str(plan.max_launches)
-        repeated = repeat_command(setting, "--launches", launches)
+        repeated = repeat_command(setting, "launches", launches)
         return repeated or f"perfbisect check ... --launches {launches}"
     worse = [row for row in judged if row.verdict == "regression"]
     still_open = [row for row in judged if row.verdict == "inconclusive"]
@@ -309,15 +309,14 @@ def _next_command(
         metric = (worse or refuted or judged)[0].name
         # The ends of a bisection are commits without variants, served alike.
         if not (plan.a.variant or plan.b.variant):
-            ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
-            return follow_up_command(setting, "bisect", plan.cell, metric, *ends)
+            ends = {"good": plan.a.change.short, "bad": plan.b.change.short}
+            return follow_up_command(setting, "bisect", plan.cell, (metric,), **ends)
     elif still_open and is_open(plan, claim):
         needed = max(row.needed or 0 for row in still_open)
-        blocks = ("--blocks", str(max(needed // ab_test.BLOCK_SIZE, plan.blocks + 1)))
-        sides = ("--a", plan.a.typed, "--b", plan.b.typed)
-        further = (word for name in plan.further for word in ("--metric", name))
-        return repeat_command(setting, *blocks) or follow_up_command(
-            setting, "compare", plan.cell, plan.metric, *sides, *blocks, *further
+        blocks = str(max(needed // ab_test.BLOCK_SIZE, plan.blocks + 1))
+        metrics, sides = (plan.metric, *plan.further), {"a": plan.a.typed, "b": plan.b.typed}
+        return repeat_command(setting, "blocks", blocks) or follow_up_command(
+            setting, "compare", plan.cell, metrics, **sides, blocks=blocks
         )
     return f"perfbisect report {job.id}"
 

@@ -71,11 +71,13 @@ class ExplainRequest(JobOptions):
         job, dry_run = workspace.jobs.chosen(self.job_id, "explain"), self.dry_run
         if self.profile:
             launches = self.launches or MOST_LAUNCHES
-            profile = plan_profile(workspace, job, launches=launches, budget=self.budget, dry_run=dry_run)
+            profile = plan_profile(
+                workspace, job, self.record, launches=launches, budget=self.budget, dry_run=dry_run
+            )
             return run_planned(workspace, PROFILE, profile, self, dry_run=dry_run)
         if self.hunks:
             hunks = plan_hunks(
-                workspace, job, min_effect=self.min_effect, budget=self.budget, dry_run=dry_run
+                workspace, job, self.record, min_effect=self.min_effect, budget=self.budget, dry_run=dry_run
             )
             return run_planned(workspace, HUNKS, hunks, self, dry_run=dry_run)
         document = explain_launches(job)
@@ -94,7 +96,7 @@ class ExplainRequest(JobOptions):
             (self.profile and self.hunks, "--profile", "without --hunks: each is a job of its own"),
             (self.launches is not None and not self.profile, "--launches", "with --profile"),
             (self.min_effect is not None and not self.hunks, "--min-effect", "with --hunks"),
-            ("budget" in self.given and not starts, "--budget", "with --profile or --hunks"),
+            ("budget" in self.record.options and not starts, "--budget", "with --profile or --hunks"),
             (self.dry_run and not starts, "--dry-run", "with --profile or --hunks; nothing else is started"),
             (self.format != "text" and starts, "--format", "without them; perfbisect report has the formats"),
         )

@@ -183,8 +183,8 @@ def _next_command(job: Job, plan: HunksPlan, outcome: HunkOutcome | None, patch:
     if outcome.reason == "budget":
         return f"perfbisect resume {job.id} --budget {2 * plan.budget:.0f}m"
     if patch:
-        sides = ("--a", plan.culprit.short, "--b", f"{plan.culprit.short}+patch:{patch}")
-        return follow_up_command(plan.setting, "compare", plan.cell, plan.metric, *sides)
+        sides = {"a": plan.culprit.short, "b": f"{plan.culprit.short}+patch:{patch}"}
+        return follow_up_command(plan.setting, "compare", plan.cell, (plan.metric,), **sides)
     return f"perfbisect report {job.id}"
 
 

@@ -37,6 +37,7 @@ from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
 from perfbisect.jobs.plans import JobPlan, find_plan, plan_cell, plan_data, require_plan
+from perfbisect.jobs.requests import RequestRecord
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
 from perfbisect.model.change import Change
 from perfbisect.report.sections import workload_section
@@ -139,7 +140,13 @@ class ProfilePlanDocument(LaunchPlanDocument):
 
 
 def plan_profile(
-    workspace: Workspace, job: Job, *, launches: int = MOST_LAUNCHES, budget: float, dry_run: bool = False
+    workspace: Workspace,
+    job: Job,
+    record: RequestRecord,
+    *,
+    launches: int = MOST_LAUNCHES,
+    budget: float,
+    dry_run: bool = False,
 ) -> PlannedJob[ProfilePlan, ProfilePlanDocument]:
     """Plan profile launches of the sides of a job, with nothing started; ``launches`` of each side.
 
@@ -148,7 +155,7 @@ def plan_profile(
     """
     with replaying(job.journal):
         sides = measured_sides(job, read(job.journal).events)
-    setting = sides.plan.setting.model_copy(update={"typed": setups.typed_command()})
+    setting = sides.plan.setting.model_copy(update={"request": record})
     if setting.fleet:
         raise UsageError(
             f"job {job.id} measures on a fleet: recordings of other machines are not brought here",
@@ -207,7 +214,13 @@ def plan_profile(
 
 
 def plan_hunks(
-    workspace: Workspace, job: Job, *, min_effect: float | None, budget: float, dry_run: bool
+    workspace: Workspace,
+    job: Job,
+    record: RequestRecord,
+    *,
+    min_effect: float | None,
+    budget: float,
+    dry_run: bool,
 ) -> PlannedJob[HunksPlan, HunksPlanDocument]:
     """Plan a search of the hunks of a job's culprit, with nothing started.
 
@@ -218,7 +231,7 @@ def plan_hunks(
         sides = measured_step(job, read(job.journal).events)
     source, culprit, effect = sides.plan, sides.b.change, sides.effect
     cell = source.cells[1] if isinstance(source, ComparePlan) else plan_cell(source)
-    setting = source.setting.model_copy(update={"typed": setups.typed_command()})
+    setting = source.setting.model_copy(update={"request": record})
     repository = repository_of(setting)
     if repository is None:
         raise UsageError(f"job {job.id} has no repository: there is no diff to split")

@@ -16,6 +16,7 @@ from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch, BundleState, 
 from perfbisect.fleet.folders import FolderFleet
 from perfbisect.jobs.plans import cell_data
 from perfbisect.jobs.replay import Launch
+from perfbisect.jobs.requests import NO_REQUEST
 from perfbisect.machine import profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
@@ -168,7 +169,9 @@ class FleetExecutor:
         return Bundle(
             cell=cell_data(request.cell),
             digest=request.cell.digest,
-            setting=self.job.setting.model_copy(update={"repository": "", "fleet": "", "typed": ""}),
+            setting=self.job.setting.model_copy(
+                update={"repository": "", "fleet": "", "request": NO_REQUEST}
+            ),
             metric=request.cell.headline,
             token=request.token,
             slot=replace(slot, name=name_there, machine=""),

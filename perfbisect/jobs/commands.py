@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,6 +12,7 @@ from perfbisect.clients import CLIENTS
 from perfbisect.common.secret_references import hide_literals, references
 from perfbisect.jobs.documents import CommandsDocument
 from perfbisect.jobs.plans import EXAMPLE, MeasurementConfig
+from perfbisect.jobs.requests import RequestRecord
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -22,17 +24,11 @@ _ENGINE = "ENGINE"
 _ENGINE_FOLDER = f"${{{_ENGINE}}}"
 """A shell's variable, for the folder with the engine's package."""
 
-_CELL_FIRST = ("run", "bisect", "compare", "check")
-"""Commands whose first argument is the cell."""
-
 _REPEATABLE = ("compare", "verify", "check")
 """Commands that can be repeated with a larger budget."""
 
-_ONCE = ("--json", "--full", "--quiet", "--detach", "--dry-run")
-"""Options that a follow-up command does not repeat."""
-
-_REPORT = "--expect-workload"
-"""Checked once; a follow-up command uses the same cell."""
+_ONCE = ("json", "full", "quiet", "detach", "dry_run", "expect_workload")
+"""Options that a repeated command does not have; the workload was checked, and the cell is the same."""
 
 
 def commands_document(
@@ -51,7 +47,9 @@ def commands_document(
         result = PurePosixPath("result.json")
         arguments = client.command(cell, EXAMPLE, seed=cell.seed + 1, result=result, metadata={})
         bench = _command(client.env(cell), ("python", *arguments))
-    return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
+    return CommandsDocument(
+        change=change.id, serve=serve, bench=bench, perfbisect=setting.request.line, note=note
+    )
 
 
 def _planned(cell: Cell, family: Family, server: ServerCommand, repository: str) -> str:
@@ -106,48 +104,35 @@ def _quoted(word: str) -> str:
 
 
 def follow_up_command(
-    setting: MeasurementConfig, verb: str, cell: Mapping[str, Any], metric: str, *words: str
+    setting: MeasurementConfig, verb: str, cell: Mapping[str, Any], metrics: Sequence[str], **options: str
 ) -> str:
     """Another command for the cell, repository and environments of a job."""
-    repository = ("--repo", setting.repository) if setting.repository else ()
-    options = {
-        "--env": setting.environment,
-        "--client": setting.client,
-        "--constraints": setting.constraints,
-        "--exclude-newer": setting.exclude_newer,
-        "--machine": setting.machine,
-        "--metric": "" if metric == cell["headline"] else metric,
+    asked = setting.request
+    # As it was typed: it may be a path.
+    (name,) = asked.arguments.get("cell") or asked.options.get("cell") or (cell["name"],)
+    known = {
+        "repo": setting.repository,
+        **options,
+        "env": setting.environment,
+        "client": setting.client,
+        "constraints": setting.constraints,
+        "exclude_newer": setting.exclude_newer,
+        "machine": setting.machine,
     }
-    given = [word for name, value in options.items() if value for word in (name, value)]
-    return shlex.join(("perfbisect", verb, _typed_cell(setting, cell["name"]), *repository, *words, *given))
+    given = {name: (value,) for name, value in known.items() if value}
+    judged = {"metric": tuple(metrics)} if list(metrics) != [cell["headline"]] else {}
+    return RequestRecord(verb, {"cell": (name,)}, given | judged).line
 
 
 def repeat_command(setting: MeasurementConfig, option: str, value: str) -> str | None:
     """A job's command with another value of an option; None if the job was started by another command."""
-    words = shlex.split(setting.typed)
-    if words[1:2] == [] or words[1] not in _REPEATABLE:
+    asked = setting.request
+    if asked.verb not in _REPEATABLE:
         return None
-    kept: list[str] = []
-    is_value = False
-    for word in words:
-        if is_value:
-            is_value = False
-        elif word in (option, _REPORT):
-            is_value = True
-        elif word not in _ONCE and word.partition("=")[0] not in (option, _REPORT):
-            kept.append(word)
-    return shlex.join((*kept, option, value))
+    kept = {name: texts for name, texts in asked.options.items() if name not in (*_ONCE, option)}
+    return replace(asked, options=kept | {option: (value,)}).line
 
 
 def git_command(repository: str, *words: str) -> str:
     """A git command in the repository."""
     return shlex.join(("git", *(("-C", repository) if repository else ()), *words))
-
-
-def _typed_cell(setting: MeasurementConfig, name: str) -> str:
-    """The cell as typed, which may be a path."""
-    words = shlex.split(setting.typed)
-    if "--cell" in words[:-1]:
-        return words[words.index("--cell") + 1]
-    typed = len(words) > 2 and words[1] in _CELL_FIRST and not words[2].startswith("-")
-    return words[2] if typed else name

@@ -13,6 +13,7 @@ from perfbisect.clients import CLIENTS
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Clock, Journal, JournalEvent
+from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
@@ -32,7 +33,7 @@ class PlanPart(BaseModel):
 
 
 class MeasurementConfig(PlanPart):
-    """The measurement configuration as typed, enough to rebuild it on resume."""
+    """What a job measures with, enough to rebuild it on resume."""
 
     repository: str = ""
     cache: str = ""
@@ -48,8 +49,8 @@ class MeasurementConfig(PlanPart):
     """Machine profile by name or file; empty: detected."""
     fleet: str = ""
     """The machines that measure, as typed; empty: this one."""
-    typed: str = ""
-    """The command line."""
+    request: RequestRecord = NO_REQUEST
+    """What the command that began the job was asked for."""
 
     @property
     def instrument(self) -> str:

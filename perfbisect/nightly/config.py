@@ -222,7 +222,7 @@ def load_nightly(path: Path) -> NightlyFile:
     texts = nightly.model_dump(include=set(keys), exclude_none=True)
     settings = Settings(path.absolute().parent, texts, document)
     given = {field.name: settings.value(field) for field in OPTIONS if field.key in settings.texts}
-    return NightlyFile(nightly, BuildOptions(**given, given=frozenset(given)), document)
+    return NightlyFile(nightly, BuildOptions(**given), document)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from perfbisect.machine.slots import Slot
 from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.cell import Cell
 from perfbisect.nightly.command import NightlyRequest
-from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
+from perfbisect.nightly.config import OPTIONS, NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import WEBHOOK_TRIES, delivery_tasks
 from perfbisect.nightly.model import Night
 from perfbisect.nightly.night import NightlyContext, PreparedJob, StepResult
@@ -152,6 +152,7 @@ class CommandMachine:
     ) -> PreparedJob[BisectResult]:
         setting = night.setting
         request = BisectRequest(
+            record=setting.request,
             cell=cell.source,
             good=ranked.good,
             bad=ranked.bad,
@@ -175,7 +176,7 @@ class CommandMachine:
         return PreparedJob(minutes_low, lambda job: self._continue(job, BISECT, planned))
 
     def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
-        planned = plan_profile(self.workspace, source, budget=minutes)
+        planned = plan_profile(self.workspace, source, self.working.record, budget=minutes)
         return PreparedJob(
             planned.shown.minutes_high,
             lambda job: self._continue(job, PROFILE, planned),
@@ -246,13 +247,14 @@ def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``."""
     file = load_nightly(config)
     rules = file.nightly
-    state = asked.state if "state" in asked.given else file.options.state  # before that of the environment
+    # The file goes before the environment, of which the state may be.
+    state = asked.state if "state" in asked.record.options else file.options.state
     workspace = open_workspace(repo=file.path(rules.repo) or file.folder, state=state)
     repository = workspace.needed_repository()
     fetch_step = fetch_branch(file, workspace) if fetch else None
     commit = repository.resolve(rules.branch)
-    given = {name: getattr(file.options, name) for name in file.options.given}
-    options = resolve(BuildOptions, given, workspace.settings)
+    given = {field.name: getattr(file.options, field.name) for field in OPTIONS}
+    options = resolve(BuildOptions, given | {"record": asked.record}, workspace.settings)
     if options.env is None:
         raise file.document.error(
             ("env",),
@@ -268,6 +270,7 @@ def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -
         verbose=asked.verbose,
         quiet=asked.quiet,
         as_json=asked.as_json,
+        record=asked.record,
     )
     retries = RetryPolicy("webhook", WEBHOOK_TRIES, say=say)
     recent = cache(partial(recent_attempts, workspace.jobs))

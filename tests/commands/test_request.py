@@ -16,6 +16,7 @@ from perfbisect.cli.verbs import Verb
 from perfbisect.commands.options import Budget, InState, JobOptions
 from perfbisect.commands.request import DAY, Argument, Option, prints, request_fields
 from perfbisect.commands.workspace import Workspace
+from perfbisect.jobs.requests import RequestRecord
 
 SEEN: list[Asked] = []
 
@@ -31,6 +32,7 @@ class Asked(JobOptions):
     since: Annotated[str, Option("A day.", type=DAY, default="any")] = ""
     among: Annotated[tuple[Path, ...], Option("Folders.")] = ()
     budget: Budget = 900.0
+    metrics: Annotated[tuple[str, ...], Option("One.", ("--metric",), is_repeated=False)] = ()
 
     def run(self, workspace: Workspace) -> int:
         del workspace
@@ -64,7 +66,27 @@ def test_options_fill_the_fields_and_are_told_apart_from_defaults(
     assert (asked.names, asked.good, asked.form, asked.count) == (("a", "b"), "x", "html", 2)
     assert (asked.since, asked.among, asked.budget) == ("2026-01-02", (Path("p"), Path("q")), 90)
     assert (asked.quiet, asked.verbose, asked.as_json, asked.state) == (True, False, True, tmp_path)
-    assert {"state", "count", "verbose"} & asked.given == set()
+    assert asked.record == RequestRecord(
+        "ask",
+        {"names": ("a", "b")},
+        {
+            "good": ("x",),
+            "since": ("2026-01-02",),
+            "among": ("p", "q"),
+            "format": ("html",),
+            "budget": ("90m",),
+            "quiet": (),
+            "json": (),
+        },
+    )
+
+
+def test_an_option_that_is_typed_once_is_a_tuple_of_one(tmp_path: Path) -> None:
+    SEEN.clear()
+    ask("--good", "https://me:s3cret-word@host/x", "--metric", "ttft", "--state", str(tmp_path))
+    (asked,) = SEEN
+    assert (asked.metrics, asked.record.options["metric"]) == (("ttft",), ("ttft",))
+    assert asked.record.options["good"] == ("https://(redacted)@host/x",), "the journal keeps no secret"
 
 
 def test_a_function_is_a_command_with_the_options_of_its_workspace(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from perfbisect.jobs.commands import commands_document, follow_up_command, repeat_command
 from perfbisect.jobs.plans import MeasurementConfig
+from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -21,22 +22,23 @@ from tests.fakes.gitwriter import HistoryWriter
 CELL = {"name": "chat", "headline": "tpot"}
 
 
-def setting(typed: str = "", **known: str) -> MeasurementConfig:
-    return MeasurementConfig(environment="wheel:cu129", typed=typed, **known)
+def setting(request: RequestRecord = NO_REQUEST, **known: str) -> MeasurementConfig:
+    return MeasurementConfig(environment="wheel:cu129", request=request, **known)
 
 
 def test_another_verb_has_all_that_the_first_one_had() -> None:
     whole = setting(
-        "perfbisect compare my cells.yaml --a x --b y",
+        RequestRecord("compare", {"cell": ("my",)}, {"a": ("x",), "b": ("y",)}),
         repository="/home/me/my vllm",
         client="release:vllm==0.32.0",
         constraints="/pins.txt",
         exclude_newer="2026-11-01",
         machine="two.yaml",
     )
-    words = shlex.split(follow_up_command(whole, "bisect", CELL, "ttft", "--good", "x", "--bad", "y"))
+    words = shlex.split(follow_up_command(whole, "bisect", CELL, ("ttft", "itl"), good="x", bad="y"))
     assert words[:7] == ["perfbisect", "bisect", "my", "--repo", "/home/me/my vllm", "--good", "x"]
-    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert words[-4:] == ["--metric", "ttft", "--metric", "itl"]
+    options = dict(zip(words[3:-4:2], words[4:-4:2], strict=True))
     assert options == {
         "--repo": "/home/me/my vllm",
         "--good": "x",
@@ -46,34 +48,42 @@ def test_another_verb_has_all_that_the_first_one_had() -> None:
         "--constraints": "/pins.txt",
         "--exclude-newer": "2026-11-01",
         "--machine": "two.yaml",
-        "--metric": "ttft",
     }
+    assert "--metric" not in follow_up_command(whole, "compare", CELL, ("tpot",))
 
 
 def test_a_cell_is_told_as_it_was_typed() -> None:
-    typed = {
-        "perfbisect compare mine/chat.yaml --a x --b y": "mine/chat.yaml",
-        "perfbisect track reproduce 20260101-product --cell mine/chat.yaml --json": "mine/chat.yaml",
-        "perfbisect compare --a x --b y mine/chat.yaml": "chat",
-        "perfbisect verify claim.yaml": "chat",
-        "perfbisect nightly nightly.yaml": "chat",
-        "perfbisect track reproduce 20260101-product --cell": "chat",
-    }
-    for line, cell in typed.items():
-        assert shlex.split(follow_up_command(setting(line), "bisect", CELL, "tpot"))[2] == cell
+    mine = {"cell": ("mine/chat.yaml",)}
+    for request, cell in (
+        (RequestRecord("compare", mine), "mine/chat.yaml"),
+        (RequestRecord("track reproduce", {"alert": ("20260101-product",)}, mine), "mine/chat.yaml"),
+        (RequestRecord("verify", {"claim": ("claim.yaml",)}), "chat"),
+        (RequestRecord("nightly", {"config": ("nightly.yaml",)}), "chat"),
+    ):
+        assert shlex.split(follow_up_command(setting(request), "bisect", CELL, ("tpot",)))[2] == cell
 
 
 def test_a_longer_answer_to_the_same_question() -> None:
-    sides = ("--a", "x", "--b", "y z")
-    report = ("--expect-workload", "vllm bench\nserve")
-    typed = shlex.join(["perfbisect", "compare", "chat", *sides, *report, "--json"])
-    for given in ("", " --blocks 2", " --blocks=2", " --detach --blocks 2 --quiet"):
-        told = repeat_command(setting(typed + given), "--blocks", "9")
-        assert told == "perfbisect compare chat --a x --b 'y z' --blocks 9"
-    told = repeat_command(setting("perfbisect check chat --launches 4"), "--launches", "8")
-    assert told is not None and told.endswith("--launches 8")
-    for line in ("", "perfbisect", "perfbisect nightly nightly.yaml"):
-        assert repeat_command(setting(line), "--blocks", "9") is None
+    options = {"a": ("x",), "b": ("y z",), "metric": ("ttft", "itl")}
+    once = {
+        "blocks": ("2",),
+        "expect_workload": ("vllm bench\nserve",),
+        "json": (),
+        "detach": (),
+        "quiet": (),
+    }
+    request = RequestRecord("compare", {"cell": ("chat",)}, options)
+    for asked in (request, RequestRecord(request.verb, request.arguments, once | options)):
+        told = repeat_command(setting(asked), "blocks", "9")
+        assert told == "perfbisect compare chat --a x --b 'y z' --metric ttft --metric itl --blocks 9"
+    for verb in ("", "nightly", "explain"):
+        assert repeat_command(setting(RequestRecord(verb)), "blocks", "9") is None
+
+
+def test_the_line_of_a_request() -> None:
+    asked = RequestRecord("track reproduce", {"alert": ("a b",)}, {"exclude_newer": ("none",), "json": ()})
+    assert asked.line == "perfbisect track reproduce 'a b' --exclude-newer none --json"
+    assert NO_REQUEST.line == ""
 
 
 STAGES = 'stages:\n  - {stage_id: 0, note: it\'s "quoted" and costs $5}\n'

@@ -14,6 +14,7 @@ from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.requests import RequestRecord
 from perfbisect.nightly import measure
 from perfbisect.nightly.command import NightlyRequest
 from perfbisect.nightly.config import OPTIONS, Nightly
@@ -94,7 +95,8 @@ def test_keys_of_the_file_are_options_before_those_of_the_repository(
     assert setting.client == f"existing:{config.parent / 'c'}"
     asked = resolve(NightlyRequest, {}, NO_SETTINGS)
     assert build_context(config, asked).state == config.parent / "own", "not that of the environment"
-    asked = resolve(NightlyRequest, {"state": config.parent / "typed"}, NO_SETTINGS)
+    record = RequestRecord("nightly", options={"state": ("typed",)})
+    asked = resolve(NightlyRequest, {"state": config.parent / "typed", "record": record}, NO_SETTINGS)
     assert build_context(config, asked).state == config.parent / "typed"
     monkeypatch.setenv("PERFBISECT_EXCLUDE_NEWER", "2026-01-03")
     monkeypatch.setenv("PERFBISECT_MACHINE", "rocm")

@@ -1,0 +1,35 @@
+"""What a command was asked for, as journals keep it, and the command line that it makes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """The fields of a request that were given, by the names of its options, as texts without secrets.
+
+    ``verb``: the command, such as ``track reproduce``; empty: none. ``options``: a flag has no text.
+    """
+
+    verb: str = ""
+    arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """The command line."""
+        if not self.verb:
+            return ""
+        words = ["perfbisect", *self.verb.split()]
+        words += [text for texts in self.arguments.values() for text in texts]
+        for name, texts in self.options.items():
+            option = f"--{name.replace('_', '-')}"
+            words += [word for text in texts for word in (option, text)] or [option]
+        return shlex.join(words)
+
+
+NO_REQUEST: Final = RequestRecord()
