@@ -46,11 +46,6 @@ def is_step(typed: Sequence[str]) -> bool:
     return list(typed[:1]) == ["check"] and "--git-bisect" in typed
 
 
-def git_exit_code(typed: Sequence[str], code: int) -> int:
-    """Map the exit code of a bisect step to git's."""
-    return _GIT_CODES.get(code, STOP) if is_step(typed) else code
-
-
 def require_measuring_step(typed: Sequence[str]) -> None:
     """Raise UsageError for options with which a bisect step would succeed without measuring."""
     if is_step(typed):
@@ -101,7 +96,8 @@ for command in build_commands():
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; every outcome is an exit code."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    return git_exit_code(typed, _run(typed))
+    code = _run(typed)
+    return _GIT_CODES.get(code, STOP) if is_step(typed) else code
 
 
 def _run(typed: list[str]) -> int:
@@ -177,7 +173,10 @@ def _missing(error: click.MissingParameter, typed: Sequence[str]) -> UsageError:
     lacking = [
         param for param in command.params if param.required and not _is_given(given.get(str(param.name)))
     ]
-    names = [_typed_name(param, context) for param in lacking]
+    names = [
+        f"{param.opts[-1]} " * isinstance(param, click.Option) + param.make_metavar(context)
+        for param in lacking
+    ]
     optional = [param for param in command.params if isinstance(param, click.Argument) and not param.required]
     if any(param.name == "cell" and not _is_given(given.get("cell")) for param in optional):
         names.append("CELL (unless perfbisect.yaml names one)")
@@ -189,12 +188,6 @@ def _missing(error: click.MissingParameter, typed: Sequence[str]) -> UsageError:
 def _is_given(value: object) -> bool:
     """Whether a command line has a parameter; without it click has None, () or a mark of its own."""
     return isinstance(value, str | bool | tuple | list) and value != ()
-
-
-def _typed_name(param: click.Parameter, context: click.Context) -> str:
-    if isinstance(param, click.Option):
-        return f"{param.opts[-1]} {param.make_metavar(context)}"
-    return param.make_metavar(context)
 
 
 def _print_error(error: PerfbisectError, as_json: bool) -> int:

@@ -103,7 +103,12 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
         setups.resolve_cell(workspace, request)
     if how == "save":
         return _save_baseline(workspace, request, at)
-    recorded = _recorded_levels(workspace, request, how)
+    recorded: tuple[RecordedLevel, ...] = ()
+    if how == "baseline":
+        path = Path(str(request.baseline)).expanduser()
+        # A missing file must be reported as one, not as an unknown job.
+        is_file = path.is_file() or path.suffix == ".json"
+        recorded = (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(str(path))),)
     job: Job | None = None
     try:
         if how == "rev":
@@ -182,17 +187,6 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     write_baseline(file, level)
     result = BaselineResult(file=str(file), recorded=recorded_document(level, setup.metric), run=run)
     return report_result(result, result.report())
-
-
-def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> tuple[RecordedLevel, ...]:
-    """The recorded levels to check against."""
-    if how != "baseline":
-        return ()
-    name = str(request.baseline)
-    path = Path(name).expanduser()
-    # A missing file must be reported as one, not as an unknown job.
-    is_file = path.is_file() or path.suffix == ".json"
-    return (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(name)),)
 
 
 def _nothing_differs(workspace: Workspace, request: CheckRequest, at: str, error: UsageError) -> CheckResult:

@@ -82,15 +82,11 @@ def documents() -> Mapping[str, tuple[type[BaseModel], ...]]:
     from perfbisect.cli.table import build_commands, verbs
 
     places = _OTHER | {path: verb.prints for path, verb in verbs(build_commands())}
-    return {path: _resolve(places[path]) for path in sorted(places)}
-
-
-def _resolve(places: tuple[str, ...]) -> tuple[type[BaseModel], ...]:
-    found: list[type[BaseModel]] = []
-    for place in places:
-        named = pkgutil.resolve_name(place)
-        found += named if isinstance(named, tuple) else [named]
-    return tuple(found)
+    found = {}
+    for path in sorted(places):
+        named = map(pkgutil.resolve_name, places[path])
+        found[path] = tuple(one for some in named for one in (some if isinstance(some, tuple) else (some,)))
+    return found
 
 
 def document_names() -> dict[str, list[str]]:

@@ -90,12 +90,7 @@ def build_commands() -> list[click.Command]:
             top.append(verb)
     for name, panel, *_ in group_rows:
         groups[name].panel = panel
-    return sorted((*top, *groups.values()), key=_panel)
-
-
-def _panel(command: click.Command) -> int:
-    """The place of a command's panel in the help."""
-    return PANELS.index(getattr(command, "panel", SET_UP))
+    return sorted((*top, *groups.values()), key=lambda one: PANELS.index(getattr(one, "panel", SET_UP)))
 
 
 def verbs(commands: list[click.Command], prefix: str = "") -> Iterator[tuple[str, Verb]]:

@@ -76,11 +76,37 @@ class Verb(click.Command):
         return (*own, _DETACHED) if any(param.name == "detach" for param in self.params) else own
 
     def invoke(self, ctx: click.Context) -> int:
-        from perfbisect.cli.run_request import run_command
+        """Run what was typed and print the result; with ``--detach`` run it in the background."""
+        from perfbisect.commands.detach import run_detached
+        from perfbisect.commands.output import CommandResult, print_output
+        from perfbisect.commands.request import WORKSPACE, record_request
+        from perfbisect.commands.settings import NO_SETTINGS, resolve_values
+        from perfbisect.commands.workspace import open_workspace
 
         source = click.core.ParameterSource.COMMANDLINE
         typed = {name: ctx.params[name] for name in ctx.params if ctx.get_parameter_source(name) is source}
-        return run_command(ctx.command_path.removeprefix("perfbisect "), self.declared, typed)
+        command = self.declared
+        run: Callable[..., Any] = getattr(command, "run", command)
+        workspace: dict[str, Any] = {}
+        settings = NO_SETTINGS
+        if WORKSPACE in inspect.signature(run).parameters:
+            workspace[WORKSPACE] = open_workspace(repo=typed.get("repo"), state=typed.get("state"))
+            settings = workspace[WORKSPACE].settings
+        values = resolve_values(command, typed, settings)
+        as_json, full = values.get("as_json", False), values.get("full", False)
+        record = record_request(ctx.command_path.removeprefix("perfbisect "), command, typed)
+        result: Any
+        if values.get("detach") and not values.get("dry_run"):
+            result = run_detached()
+        elif isinstance(command, type):
+            result = command(**values, record=record).run(**workspace)
+        else:
+            values |= {"record": record} | workspace
+            declared = inspect.signature(command).parameters
+            result = command(**{name: value for name, value in values.items() if name in declared})
+        if isinstance(result, CommandResult):
+            return print_output(result, as_json=as_json, full=full)
+        return int(result)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)
@@ -110,7 +136,11 @@ class Verbs(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_options(self, ctx, formatter)
-        for panel, names in command_panels(self).items():
+        panels: dict[str, list[str]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                panels.setdefault(getattr(command, "panel", "Commands"), []).append(name)
+        for panel, names in panels.items():
             width = formatter.width - 6 - max(map(len, names))
             rows = [(name, self.commands[name].get_short_help_str(width)) for name in names]
             with formatter.section(panel):
@@ -127,15 +157,6 @@ def option_panels(command: click.Command, ctx: click.Context) -> dict[str, list[
     for parameter in command.get_params(ctx):
         if isinstance(parameter, click.Option) and not parameter.hidden:
             panels.setdefault(chosen.get(str(parameter.name), "Options"), []).append(parameter)
-    return panels
-
-
-def command_panels(group: click.Group) -> dict[str, list[str]]:
-    """Panel -> names of commands."""
-    panels: dict[str, list[str]] = {}
-    for name, command in group.commands.items():
-        if not command.hidden:
-            panels.setdefault(getattr(command, "panel", "Commands"), []).append(name)
     return panels
 
 

@@ -32,8 +32,21 @@ def run_comparisons(
     *,
     dry_run: bool,
 ) -> CommandResult:
-    """Measure comparisons with one result, or show their plans."""
-    return show_plans(planned) if dry_run else measure_comparisons(workspace, planned, working, conclude)
+    """Measure comparisons one after another, each in a job of its own, with one result; or show their plans.
+
+    The first job is held until the last has ended, and keeps the result: waiting for it is waiting for all.
+    """
+    if dry_run:
+        return show_plans(planned)
+    first = workspace.new_job()
+    with first.held(), recording_error(first):
+        comparisons = [measure(workspace, first, COMPARE, planned[0], working, held=True)]
+        comparisons += [
+            measure(workspace, workspace.new_job(), COMPARE, further, working) for further in planned[1:]
+        ]
+        result = conclude(comparisons)
+        record_exit(first, result.exit_code, result.document)
+    return result
 
 
 def show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> CommandResult:
@@ -51,27 +64,6 @@ def show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> Comma
         lines += ["", f"All {len(plans)} comparisons: {minutes(low)} to {minutes(high)}"]
     document = plans[0].model_copy(update={"others": tuple(plans[1:]), "all_minutes": (low, high)})
     return plan_result(document, lines, can_start=all(comparison.slots for comparison in planned))
-
-
-def measure_comparisons(
-    workspace: Workspace,
-    planned: Sequence[PlannedComparison],
-    working: JobOptions,
-    conclude: Callable[[list[CompareResult]], CommandResult],
-) -> CommandResult:
-    """Measure comparisons one after another, each in a job of its own.
-
-    The first is held until the last has ended, and keeps the result: waiting for it is waiting for all.
-    """
-    first = workspace.new_job()
-    with first.held(), recording_error(first):
-        comparisons = [measure(workspace, first, COMPARE, planned[0], working, held=True)]
-        comparisons += [
-            measure(workspace, workspace.new_job(), COMPARE, further, working) for further in planned[1:]
-        ]
-        result = conclude(comparisons)
-        record_exit(first, result.exit_code, result.document)
-    return result
 
 
 def ladder_cells(name: str | None) -> tuple[str, ...]:

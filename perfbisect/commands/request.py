@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -209,7 +208,7 @@ class RequestField:
             required=self.is_required,
             metavar=self.declared.metavar,
             show_default=is_shown,
-            callback=_day_text if self.type is DAY else _only if self.is_many else None,
+            callback=self._read,
             help=self._help(self.declared),
             **({"default": self.default} if is_shown else {}),
         )
@@ -220,6 +219,13 @@ class RequestField:
             return ()
         written = self.type.written if isinstance(self.type, UnitParam) else str
         return tuple(map(written, value if self.is_many else (value,)))
+
+    def _read(self, context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        """A value of click as the field has it: a day is text, many are a tuple, also if typed once."""
+        del context, parameter
+        if self.type is DAY:
+            return f"{value:%Y-%m-%d}" if value else ""
+        return (value,) if self.is_many and isinstance(value, str) else value
 
     def _help(self, declared: Option) -> str:
         """The help, with where the default comes from."""
@@ -271,13 +277,12 @@ def _hints(command: Callable[..., Any]) -> dict[str, Any]:
     else:
         # False sorts before True: the workspace's options stand last in the help.
         names = sorted(inspect.signature(command).parameters, key=WORKSPACE.__eq__)
-    return {name: _annotated(hints[name]) for name in dict.fromkeys(names)}
-
-
-def _annotated(hint: Any) -> Any:
-    """An annotation as it was written: Python 3.10 makes it optional where the default is None."""
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-    return next((part for part in parts if get_origin(part) is Annotated), hint)
+    found = {name: hints[name] for name in names}
+    for name, hint in found.items():
+        # Python 3.10 makes an annotation optional where the default is None.
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        found[name] = next((part for part in parts if get_origin(part) is Annotated), hint)
+    return found
 
 
 def declare_field(name: str, hint: Any, default: Any = None) -> RequestField:
@@ -285,17 +290,6 @@ def declare_field(name: str, hint: Any, default: Any = None) -> RequestField:
     declared = next(item for item in hint.__metadata__ if isinstance(item, Option | Argument))
     kind, is_many = _click_type(hint)
     return RequestField(name, hint, default, declared, declared.type or kind, is_many)
-
-
-def _day_text(context: click.Context, parameter: click.Parameter, day: datetime | None) -> str:
-    del context, parameter
-    return f"{day:%Y-%m-%d}" if day else ""
-
-
-def _only(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """A tuple of the value of an option that is typed once."""
-    del context, parameter
-    return (value,) if isinstance(value, str) else value
 
 
 def _click_type(hint: Any) -> tuple[_AnyType, bool]:

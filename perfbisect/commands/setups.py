@@ -34,6 +34,8 @@ from perfbisect.model.metric import MetricRef
 from perfbisect.setup.checkout import SETTINGS_FILE
 from perfbisect.system.clock import now
 
+_UNCOMMITTED = "the work tree has uncommitted changes: they are not measured and not touched"
+
 
 def resolve_metrics(cell: Cell, names: Sequence[str], *, claimed: bool = False) -> tuple[MetricRef, ...]:
     """The metrics to judge, each once: as named, or the cell's headline."""
@@ -65,6 +67,8 @@ def build_setup(
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = lint_sides(workspace, setting, ends[: len(measured)])
     planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)
+    repository = workspace.repository if setting.repository and not measuring.dry_run else None
+    is_dirty = repository is not None and repository.is_dirty(".", f":(exclude,top){SETTINGS_FILE}")
     return MeasurementSetup(
         cell=cell,
         metrics=metrics,
@@ -72,7 +76,7 @@ def build_setup(
         builder=build_builder(workspace, setting, is_plan=measuring.dry_run),
         placed=planned,
         notes=(
-            *(() if measuring.dry_run else repository_notes(workspace, setting)),
+            *((_UNCOMMITTED,) if is_dirty else ()),
             *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),
             *linted,
             *planned.notes,
@@ -201,15 +205,6 @@ def build_config(
     )
 
 
-def machine_kind(named: str) -> str:
-    """The kind of machine that environments are for, by its profile; empty: as this machine."""
-    if not named:
-        return ""
-    profile = load_machine(named)
-    kinds = {"nvidia-smi": "cuda", "none": "cpu"}
-    return kinds.get(str(profile.devices), "rocm" if profile.name == "rocm" else "")
-
-
 def build_builder(
     workspace: Workspace, setting: MeasurementConfig, spec: str | None = None, *, is_plan: bool = False
 ) -> Builder:
@@ -220,7 +215,11 @@ def build_builder(
     """
     cache = Path(setting.cache) if setting.cache else workspace.cache
     repository = repository_of(setting, cache) or workspace.repository
-    kind = machine_kind(setting.machine)
+    kind = ""
+    if setting.machine:
+        profile = load_machine(setting.machine)
+        other = "rocm" if profile.name == "rocm" else ""
+        kind = {"nvidia-smi": "cuda", "none": "cpu"}.get(str(profile.devices), other)
     there = setting.model_copy(update={"machine": kind})
     return make_builder(
         spec or setting.environment,
@@ -260,11 +259,3 @@ def client_environment(
             )
         return found
     return builder.client() or builder.ensure(newest, log=log, timeout=timeout)
-
-
-def repository_notes(workspace: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:
-    """Notes on uncommitted changes, other than ``perfbisect.yaml``."""
-    ours = (".", f":(exclude,top){SETTINGS_FILE}")
-    if setting.repository and workspace.repository is not None and workspace.repository.is_dirty(*ours):
-        return ("the work tree has uncommitted changes: they are not measured and not touched",)
-    return ()

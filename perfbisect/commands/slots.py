@@ -29,21 +29,17 @@ def find_slots(
     no slots and a note.
     """
     try:
-        return _find_slots(workspace, cell, setting, workers)
+        if setting.fleet:
+            machines = fleet_machines(workspace, cell, setting.fleet)
+            return choose_slots(machines, workers if workers > 1 else None)
+        slots = slots_here(cell, workers, setting.machine)
+        kind = machine_of(slots[0], dict(os.environ), load_profile(setting.machine)).kind
+        return JobSlots(slots, kind, _slot_notes(slots))
     except MachineError as error:
         if not dry_run:
             raise
         where = "the fleet" if setting.fleet else "this machine"
         return JobSlots(notes=(f"nothing can start on {where}: {error.message}",))
-
-
-def _find_slots(workspace: Workspace, cell: Cell, setting: MeasurementConfig, workers: int) -> JobSlots:
-    if setting.fleet:
-        machines = fleet_machines(workspace, cell, setting.fleet)
-        return choose_slots(machines, workers if workers > 1 else None)
-    slots = slots_here(cell, workers, setting.machine)
-    kind = machine_of(slots[0], dict(os.environ), load_profile(setting.machine)).kind
-    return JobSlots(slots, kind, _slot_notes(slots))
 
 
 def fleet_machines(workspace: Workspace, cell: Cell, spec: str) -> Sequence[MachineDocument]:

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
@@ -276,24 +275,17 @@ def _end(launch: Launch) -> datetime:
     return datetime.fromisoformat(launch.started_at) + timedelta(minutes=launch.minutes)
 
 
-def _doing(folder: Path) -> tuple[str, str]:
-    """What a launch does, and since when; empty where it does not say."""
+def _running(job: Job, launch: Launch) -> RunningLaunchDocument:
     from perfbisect.report.live import doing
 
-    record = None
-    with contextlib.suppress(FileNotFoundError):  # it says nothing yet, or it has just ended
-        record = read_phase((folder / FILE).read_bytes())
-    now = doing(PhaseStarted(record.phase, record.detail)) if record else None
-    return (now[0], record.at) if now and record else ("", "")
-
-
-def _running(job: Job, launch: Launch) -> RunningLaunchDocument:
     folder = job.path / launch.folder
     logs = [(path.stat().st_mtime, str(path)) for path in folder.glob("*.log")]
-    doing, since = _doing(folder)
-    document = RunningLaunchDocument.model_validate(launch, from_attributes=True)
-    seen = {"doing": doing, "doing_since": since, "log": max(logs)[1] if logs else None}
-    return document.model_copy(update=seen)
+    seen: dict[str, str | None] = {"log": max(logs)[1] if logs else None}
+    with contextlib.suppress(FileNotFoundError):  # it says nothing yet, or it has just ended
+        record = read_phase((folder / FILE).read_bytes())
+        now = doing(PhaseStarted(record.phase, record.detail)) if record else None
+        seen |= {"doing": now[0], "doing_since": record.at} if now and record else {}
+    return RunningLaunchDocument.model_validate(launch, from_attributes=True).model_copy(update=seen)
 
 
 def _expected(launches: Sequence[Launch], running: Sequence[Launch]) -> ExpectedEventDocument:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import git_exit_code
+from perfbisect.cli import app
 from tests.command_line import type_command
 from tests.fakes.history import CALM, ENVIRONMENT, MEASURED_WITH, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL
@@ -21,10 +21,11 @@ PACE = {"STEP_MS": 2.0, **CALM}
 @pytest.mark.parametrize(
     ("code", "told"), [(0, 0), (3, 1), (125, 125), (1, 128), (2, 128), (4, 128), (5, 128), (130, 128)]
 )
-def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int) -> None:
-    assert git_exit_code(STEP, code) == told
-    assert git_exit_code(["check", "cell"], code) == code
-    assert git_exit_code(["bisect", "cell", "--git-bisect"], code) == code
+def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.app, "main", lambda **_: code)
+    assert app.run(STEP) == told
+    assert app.run(["check", "cell"]) == code
+    assert app.run(["bisect", "cell", "--git-bisect"]) == code
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pydantic import Field
 
 import perfbisect
 from perfbisect.cli.app import run
-from perfbisect.commands.comparisons import measure_comparisons
+from perfbisect.commands.comparisons import run_comparisons
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult, print_lines, print_output
 from perfbisect.commands.settings import NO_SETTINGS
@@ -97,7 +97,7 @@ def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Sett
     def conclude(told: Sequence[object]) -> CommandResult:
         return CommandResult(Series(first=(len(told),)), (), 3)
 
-    result = measure_comparisons(here, ["a", "b"], JobOptions(), conclude)  # type: ignore[list-item]
+    result = run_comparisons(here, ["a", "b"], JobOptions(), conclude, dry_run=False)  # type: ignore[list-item]
     first = settled.jobs[0]
     assert (result.document, result.exit_code) == (Series(first=(2,)), 3)
     assert settled.seen == [("a", True, True), ("b", False, True)]
@@ -111,7 +111,13 @@ def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Sett
 def test_a_later_job_s_failure_is_how_the_first_ended(tmp_path: Path, settled: Settled) -> None:
     here = Workspace(tmp_path, tmp_path, NO_SETTINGS, None, tmp_path)
     with pytest.raises(RuntimeError, match="broken"):
-        measure_comparisons(here, ["a", "broken"], JobOptions(), lambda _: CommandResult(Series(), ()))  # type: ignore[list-item]
+        run_comparisons(
+            here,
+            ["a", "broken"],  # type: ignore[list-item]
+            JobOptions(),
+            lambda _: CommandResult(Series(), ()),
+            dry_run=False,
+        )
     ending = Job(settled.jobs[0].path).read_exit()
     assert ending is not None
     assert (ending.exit_code, "broken" in ending.error) == (1, True)
