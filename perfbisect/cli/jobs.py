@@ -71,7 +71,8 @@ class ResumeRequest(JobOptions):
             if self.budget is not None or self.metric is not None or self.confirm_revert:
                 if kind.amend is None:
                     raise UsageError(
-                        f"job {job.id} is a {kind.plan.noun}: it has no budget and no other question",
+                        f"job {job.id} is a {kind.plan.noun}, which goes on as it was planned: --budget, "
+                        "--metric and --confirm-revert change bisections, --budget also searches of hunks",
                         next_step=f"perfbisect resume {job.id}, without options",
                     )
                 judged = resolve_metric(cell, self.metric) if self.metric is not None else None

@@ -422,6 +422,7 @@ def _status(document: ProfileDocument) -> JobStatus:
         outcome="unfinished" if result is None else result.kind,
         exit_code=EXIT_OK,
         verdict=result.place if result is not None else "",
+        next=document.next,
     )
 
 

@@ -224,7 +224,7 @@ def test_a_kind_from_outside_is_reported_and_listed(job: Job) -> None:
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        (("resume", "--budget", "3h"), "is a soak: it has no budget"),
+        (("resume", "--budget", "3h"), "is a soak, which goes on as it was planned"),
         (("report", "--metric", "ttft"), "is a soak: its report has every metric"),
     ],
 )

@@ -161,7 +161,9 @@ def test_both_sides_in_turn_to_a_sentence(job: Job, changes: tuple[Change, Chang
     assert result.settings == (("attention", "FLASH", "SDPA"), ("x", "a", "b"))
     assert result.problems == ("rank0.1.pt.trace.json.gz: Not a gzipped file (b'no')",)
     assert ProfileDocument.model_validate_json(document.text()) == document
-    assert PROFILE.status(document).outcome == "in the diff"
+    status = PROFILE.status(document)
+    assert (status.outcome, status.next) == ("in the diff", document.next)
+    assert document.next.endswith("--hunks --dry-run")
 
 
 def test_a_profile_that_was_interrupted_goes_on(job: Job, changes: tuple[Change, Change]) -> None:
