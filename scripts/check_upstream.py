@@ -23,8 +23,9 @@ from tempfile import TemporaryDirectory
 from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import known_cells
 from perfbisect.changes.git import CommitRecord, Repository
+from perfbisect.cli.cells import CellsImportDocument, import_cells
 from perfbisect.clients import CLIENTS, base
-from perfbisect.commands.cells import CellsImportDocument, import_specifications
+from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import counted
 from perfbisect.environments.builders.nearest_wheel import read_build_states
 from perfbisect.environments.builders.pinned_base import declared_bases
@@ -225,7 +226,9 @@ def check_specifications(up: Upstream) -> Iterator[Row]:
     listed = up.repository.run(*search).stdout.decode(errors="replace").split("\0")
     paths = [up.repository.path / name.partition(":")[2] for name in listed if name]
     with TemporaryDirectory() as folder:
-        document = import_specifications(paths, Path(folder), up.repository, up.checkout.sha).document
+        workspace = open_workspace(repo=up.repository.path)
+        listing = import_cells(workspace, specs=tuple(paths), output=Path(folder), at=up.checkout.sha)
+        document = listing.document
     assert isinstance(document, CellsImportDocument)
     for path, row in zip(paths, document.files, strict=True):
         left_out = f", {counted(len(row.left_out), 'workload')} left out" if row.left_out else ""

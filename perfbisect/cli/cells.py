@@ -1,16 +1,247 @@
-"""``perfbisect cells``."""
+"""``perfbisect cells``: list, show, check, compare, match and import cell files."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from perfbisect.cells.importers import read_specification
+from perfbisect.cells.importers.base import (
+    Specification,
+    SpecificationFile,
+    file_stem,
+    read_file,
+    write_cell,
+)
+from perfbisect.cells.lint import Checkout, LintFinding, lint
+from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells
+from perfbisect.cells.match import nearest_cells, parse_report, unsaid
+from perfbisect.changes.git import Repository
 from perfbisect.commands.options import Client, Env, InRepository, Repo
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, report_text
 from perfbisect.commands.request import Argument, Option, prints
+from perfbisect.commands.workspace import open_workspace
+from perfbisect.common.digests import canonical_json
+from perfbisect.common.quantities import counted
+from perfbisect.common.text import line
+from perfbisect.common.yaml_source import collecting
+from perfbisect.environments.spec import pinned_client
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, RevisionError, UsageError
+from perfbisect.jobs.documents import CellDocument, Document, cell_document
+from perfbisect.model.cell import Cell, apply_variant, cell_difference
+from perfbisect.report.console import error_lines
+from perfbisect.report.sections import workload_section
+from perfbisect.report.terminal import block_lines
+
+_NEAREST_SHOWN = 3
+_LONGEST_MESSAGE = 400
 
 
-@prints("perfbisect.commands.cells:CellsMatchDocument")
+class CellFileDocument(Document):
+    """A cell file that can be named; ``shipped`` with perfbisect or the user's own."""
+
+    name: str
+    path: str
+    shipped: bool
+    cells: tuple[str, ...]
+    description: str
+    error: str
+
+
+class CellsDocument(Document):
+    """``perfbisect cells list``."""
+
+    schema_: Literal["perfbisect.cells/1"] = Field(default="perfbisect.cells/1", alias="schema")
+    cells: tuple[CellFileDocument, ...]
+
+
+@prints("perfbisect.cli.cells:CellsDocument")
+def list_known() -> CommandResult:
+    """Every cell that can be named: those in ./cells and those shipped.
+
+    \b
+    Example:
+      perfbisect cells list --json
+    """
+    document = CellsDocument(cells=tuple(map(_describe, list_cells())))
+    files = document.cells
+    rows = [(name, file.error or file.description) for file in files for name in file.cells or (file.name,)]
+    width = max((len(name) for name, _ in rows), default=0)
+    return CommandResult(document, [f"{name:<{width}}  {line(text)}" for name, text in rows])
+
+
+def _describe(file: CellFile) -> CellFileDocument:
+    cells, error = _try_loading(file.path)
+    return CellFileDocument(
+        name=file.name,
+        path=str(file.path),
+        shipped=file.shipped,
+        cells=tuple(cell.name for cell in cells),
+        description=cells[0].description if cells else "",
+        error=f"{error.where or file.path}: {_one_line(error)}" if error else "",
+    )
+
+
+def _one_line(error: UsageError) -> str:
+    return "; ".join(part.strip() for part in error.message.splitlines())
+
+
+def _try_loading(file: str | Path) -> tuple[tuple[Cell, ...], UsageError | None]:
+    """The cells of a file, or why they cannot be loaded."""
+    try:
+        return load_cells(file), None
+    except UsageError as error:
+        return (), error
+
+
+class CellShowDocument(Document):
+    """``perfbisect cells show``."""
+
+    schema_: Literal["perfbisect.cell/2"] = Field(default="perfbisect.cell/2", alias="schema")
+    cells: tuple[CellDocument, ...]
+    workloads: tuple[dict[str, Any], ...]
+
+
+@prints("perfbisect.cli.cells:CellShowDocument")
+def show(
+    *,
+    cell: Annotated[str, Argument()],
+    variant: Annotated[str | None, Option("As this variant serves it.", metavar="NAME")] = None,
+    repo: Repo = None,
+) -> CommandResult:
+    """What CELL measures: the block that is shown before anything starts.
+
+    \b
+    Example:
+      perfbisect cells show text_cpu_llama100m
+    """
+    read_at = open_workspace(repo=repo).read_at if repo else None
+    cells = load_cells(cell, read_at=read_at)
+    if variant:
+        cells = tuple(apply_variant(one, variant) for one in cells)
+    document = CellShowDocument(
+        cells=tuple(cell_document(one, one.metric) for one in cells),
+        workloads=tuple(one.workload() for one in cells),
+    )
+    lines = [text for one in document.cells for text in (*block_lines(workload_section(one).blocks), "")]
+    return CommandResult(document, lines[:-1])
+
+
+class FileCheckDocument(Document):
+    """A cell file and its error, if it has one."""
+
+    file: str
+    cells: tuple[str, ...]
+    error: str | None
+    where: str | None
+
+
+class CellsValidateDocument(Document):
+    """``perfbisect cells validate``."""
+
+    schema_: Literal["perfbisect.cells-validate/1"] = Field(
+        default="perfbisect.cells-validate/1", alias="schema"
+    )
+    valid: bool
+    files: tuple[FileCheckDocument, ...]
+
+
+@prints("perfbisect.cli.cells:CellsValidateDocument")
+def validate(
+    *,
+    files: Annotated[tuple[str, ...], Argument("FILE...")],
+) -> CommandResult:
+    """Check all cell FILEs; for each invalid one, show the place and what is allowed there.
+
+    \b
+    Example:
+      perfbisect cells validate cells/*.yaml
+
+    Exit code: 0 all are valid, 2 one is not.
+    """
+    checks: list[FileCheckDocument] = []
+    lines: list[str] = []
+    for file in files:
+        cells, error = _try_loading(file)
+        names = tuple(cell.name for cell in cells)
+        message, where = (error.message, error.where) if error else (None, None)
+        checks.append(FileCheckDocument(file=file, cells=names, error=message, where=where))
+        lines += error_lines(message, where or file, None) if message else [f"{file}: {', '.join(names)}"]
+    valid = all(check.error is None for check in checks)
+    document = CellsValidateDocument(valid=valid, files=tuple(checks))
+    return CommandResult(document, lines, EXIT_OK if valid else EXIT_USAGE)
+
+
+class DifferenceDocument(Document):
+    """A field in which two workloads differ."""
+
+    field: str
+    left: str
+    right: str
+
+
+class CellsDiffDocument(Document):
+    """``perfbisect cells diff``: comparable exactly where the digests are equal."""
+
+    schema_: Literal["perfbisect.cells-diff/1"] = Field(default="perfbisect.cells-diff/1", alias="schema")
+    left: str
+    right: str
+    comparable: bool
+    differences: tuple[DifferenceDocument, ...]
+
+
+@prints("perfbisect.cli.cells:CellsDiffDocument")
+def diff(
+    *,
+    a: Annotated[str, Argument()],
+    b: Annotated[str, Argument()],
+) -> CommandResult:
+    """Where the workloads of two cells differ: attempts of cells that differ are never compared.
+
+    \b
+    Example:
+      perfbisect cells diff text_throughput text_prefix_repetition
+    """
+    left, right = load_cell(a), load_cell(b)
+    rows = tuple(DifferenceDocument(field=f, left=x, right=y) for f, x, y in cell_difference(left, right))
+    document = CellsDiffDocument(left=left.name, right=right.name, comparable=not rows, differences=rows)
+    lines = [f"{row.field}: {line(row.left)} -> {line(row.right)}" for row in rows]
+    return CommandResult(document, lines or [f"the same workload: {left.digest}"])
+
+
+class CellMatchDocument(Document):
+    """A cell beside the reported workload: left is the report, right the cell."""
+
+    cell: str
+    digest: str
+    differences: tuple[DifferenceDocument, ...]
+
+
+class CellsMatchDocument(Document):
+    """``perfbisect cells match``: the nearest cells.
+
+    ``missing``: properties of a cell that the text does not state. ``unread``: what it sets for the server
+    and cannot be compared; no cell is ``exact`` then. ``apart``: fields that would distinguish the cells that
+    agree. ``warnings``: unreadable cell files, which are left out.
+    """
+
+    schema_: Literal["perfbisect.cells-match/2"] = Field(default="perfbisect.cells-match/2", alias="schema")
+    exact: bool
+    missing: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    cells: tuple[CellMatchDocument, ...]
+
+
+@prints("perfbisect.cli.cells:CellsMatchDocument")
 def match(
     *,
     text: Annotated[str, Argument()],
@@ -34,14 +265,90 @@ def match(
 
     Exit code: 0 a cell agrees with the text, 4 none does.
     """
-    from perfbisect.commands.cells import match_cells
-    from perfbisect.commands.output import report_text
+    reported = parse_report(report_text(text))
+    files = [file for path in among for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
+    known, warnings = known_cells(files)
+    others = [cell for path in dict.fromkeys(files) for cell in load_cells(path)]
+    matches = nearest_cells(reported, [*known, *others])
+    exact = [match for match in matches if match.exact]
+    document = CellsMatchDocument(
+        exact=bool(exact) and not reported.unread,
+        missing=unsaid(reported, (match.cell for match in exact)),
+        unread=reported.unread,
+        apart=tuple(
+            sorted(
+                {row[0] for other in exact[1:] for row in cell_difference(exact[0].cell, other.cell)},
+            )
+        ),
+        warnings=warnings,
+        cells=tuple(
+            CellMatchDocument(
+                cell=match.cell.name,
+                digest=match.cell.digest,
+                differences=tuple(
+                    DifferenceDocument(field=field, left=_shown(left), right=_shown(right))
+                    for field, left, right in match.differing
+                ),
+            )
+            for match in exact or matches[:_NEAREST_SHOWN]
+        ),
+    )
+    return CommandResult(document, _match_lines(document), EXIT_OK if document.exact else EXIT_INCONCLUSIVE)
 
-    return match_cells(report_text(text), among)
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
 
 
-@prints("perfbisect.commands.cells:CellsLintDocument")
-def lint(
+def _match_lines(document: CellsMatchDocument) -> list[str]:
+    lines = []
+    for cell in document.cells:
+        count = len(cell.differences)
+        agrees = "agrees with all that was read" if document.unread else "agrees with all that is said"
+        lines.append(f"{cell.cell}: {f'differs in {count}' if count else agrees}")
+        lines += [
+            f"  {row.field}: {line(row.left)} there, {line(row.right)} here" for row in cell.differences
+        ]
+    if document.exact and len(document.cells) > 1:
+        lines.append(f"{len(document.cells)} cells agree: what is said does not tell them apart")
+        lines.append(f"these would: {', '.join(document.apart)}")
+    if document.unread:
+        lines.append(f"set for the server, not compared: {', '.join(map(line, document.unread))}")
+    if document.missing:
+        unique = "; no other known cell agrees" if document.exact and len(document.cells) == 1 else ""
+        lines.append(f"not said: {', '.join(document.missing)}{unique}")
+    lines += _warning_lines(document.warnings)
+    if not document.exact:
+        near = f"; the nearest: perfbisect cells show {document.cells[0].cell}" if document.cells else ""
+        lines.append(f"next: no cell agrees: write one (perfbisect schema cell), or cells import{near}")
+    return lines
+
+
+class CellLintDocument(Document):
+    """A cell and its problems; ``skipped``: why it was not checked."""
+
+    cell: str
+    findings: tuple[LintFinding, ...]
+    skipped: str = ""
+
+
+class CellsLintDocument(Document):
+    """``perfbisect cells lint``.
+
+    ``client``: the pinned client, whose data sets, backends and options are not checked; empty where the
+    commit's own client loads the server. ``warnings``: unreadable cell files that were not named.
+    """
+
+    schema_: Literal["perfbisect.cells-lint/1"] = Field(default="perfbisect.cells-lint/1", alias="schema")
+    engine: str
+    at: str
+    client: str = ""
+    warnings: tuple[str, ...] = ()
+    cells: tuple[CellLintDocument, ...]
+
+
+@prints("perfbisect.cli.cells:CellsLintDocument")
+def lint_cells(
     workspace: InRepository,
     *,
     names: Annotated[tuple[str, ...], Argument("[CELL...]")] = (),
@@ -63,13 +370,69 @@ def lint(
 
     Exit code: 0 nothing or only warnings, 2 an error was found or no cell could be checked.
     """
-    from perfbisect.commands.cells import lint_cells
-
     repository = workspace.needed_repository()
-    return lint_cells(names, repository, at, env=env or "", client=client or "")
+    commit = repository.resolve(at)
+    checkout = Checkout(repository, commit.id)
+    pinned = pinned_client(env or "", client or "")
+    named: Sequence[Cell] = [cell for name in names for cell in load_cells(name)]
+    cells, warnings = (named, ()) if names else known_cells()
+    document = CellsLintDocument(
+        engine=checkout.engine,
+        at=commit.id,
+        client=pinned,
+        warnings=warnings,
+        cells=tuple(
+            CellLintDocument(cell=cell.name, findings=(), skipped=reason)
+            if (reason := checkout.of_another_engine(cell))
+            else CellLintDocument(cell=cell.name, findings=lint(cell, checkout, own_client=not pinned))
+            for cell in cells
+        ),
+    )
+    checked = [cell for cell in document.cells if not cell.skipped]
+    skipped = Counter(cell.skipped for cell in document.cells if cell.skipped)
+    findings = [(cell.cell, finding) for cell in document.cells for finding in cell.findings]
+    lines = [
+        f"{name}: {finding.level}: {finding.field}: {line(finding.message, _LONGEST_MESSAGE)}"
+        for name, finding in findings
+    ]
+    lines += _warning_lines(warnings)
+    if pinned:
+        lines.append(f"data set, backend and options of the client are not checked: it is {line(pinned)}")
+    lines += [f"{counted(count, 'cell')} skipped: {reason}" for reason, count in skipped.items()]
+    lines.append(f"{counted(len(checked), 'cell')} checked against {checkout.engine} at {commit.short}")
+    has_errors = any(finding.level == "error" for _, finding in findings) or not checked
+    return CommandResult(document, lines, EXIT_USAGE if has_errors else EXIT_OK)
 
 
-@prints("perfbisect.commands.cells:CellsImportDocument")
+def _warning_lines(warnings: Sequence[str]) -> list[str]:
+    return [f"warning: {line(text, _LONGEST_MESSAGE)}" for text in warnings]
+
+
+class ImportedFileDocument(Document):
+    """A specification and the cell files made of it.
+
+    ``switched_off``: disabled workloads; ``left_out``: unsupported ones with the reason; ``errors``: what was
+    not understood, with its line; ``to_bring``: files the cells need.
+    """
+
+    spec: str
+    files: tuple[str, ...]
+    cells: int
+    switched_off: int
+    left_out: tuple[str, ...]
+    errors: tuple[str, ...] = ()
+    to_bring: tuple[str, ...]
+
+
+class CellsImportDocument(Document):
+    """``perfbisect cells import``."""
+
+    schema_: Literal["perfbisect.cells-import/1"] = Field(default="perfbisect.cells-import/1", alias="schema")
+    files: tuple[ImportedFileDocument, ...]
+    cells: int
+
+
+@prints("perfbisect.cli.cells:CellsImportDocument")
 def import_cells(
     workspace: InRepository,
     *,
@@ -97,75 +460,112 @@ def import_cells(
 
     Exit code: 0 all was understood, 2 something was not; the cells of the rest are written.
     """
-    from perfbisect.commands.cells import import_specifications
+    if at:
+        sources = [_source_at(workspace.needed_repository(), at, spec) for spec in specs]
+    else:
+        sources = [read_file(spec) for spec in specs]
+    read = [(source, _read(source)) for source in sources]
+    _make_names_distinct(read)
+    output.mkdir(parents=True, exist_ok=True)
+    rows = tuple(_write_cells(source, specification, output) for source, specification in read)
+    document = CellsImportDocument(files=rows, cells=sum(row.cells for row in rows))
+    lines = []
+    for spec, row in zip(specs, rows, strict=True):
+        off = f", {counted(row.switched_off, 'workload')} switched off" if row.switched_off else ""
+        lines.append(f"{spec.name}: {counted(row.cells, 'cell')} in {counted(len(row.files), 'file')}{off}")
+        lines += [f"  error: {line(text, _LONGEST_MESSAGE)}" for text in row.errors]
+        lines += [f"  left out: {line(text)}" for text in row.left_out]
+        lines += [f"  to bring: {line(text)}" for text in row.to_bring]
+    exit_code = EXIT_USAGE if any(row.errors for row in rows) else EXIT_OK
+    return CommandResult(document, [*lines, f"{counted(document.cells, 'cell')} in {output}"], exit_code)
 
-    repository = workspace.needed_repository() if at else None
-    return import_specifications(specs, output, repository, at)
+
+def _read(source: SpecificationFile) -> Specification:
+    unread = Specification()
+    with collecting(unread.errors):
+        return read_specification(source)
+    return unread
 
 
-@prints("perfbisect.commands.cells:CellsDocument")
-def list_cells() -> CommandResult:
-    """Every cell that can be named: those in ./cells and those shipped.
+def _write_cells(
+    source: SpecificationFile, specification: Specification, output: Path
+) -> ImportedFileDocument:
+    """Write the cells that load; a cell is loaded in a folder of its own before it replaces another."""
+    paths: list[Path] = []
+    count = 0
+    errors = list(specification.errors)
+    for cell in specification.cells:
+        with collecting(errors), TemporaryDirectory(prefix=".import-", dir=output) as scratch:
+            try:
+                count += len(load_cells(write_cell(Path(scratch), cell), incomplete=True))
+            except UsageError as error:
+                raise source.wrong(cell.place, f"makes no cell: {error.message}") from None
+            for written in Path(scratch).iterdir():
+                written.replace(output / written.name)
+            paths.append(output / f"{cell.stem}.yaml")
+    needs = {path: origin for cell in specification.cells for path, origin in cell.needs.items()}
+    return ImportedFileDocument(
+        spec=str(source.path),
+        files=tuple(map(str, paths)),
+        cells=count,
+        switched_off=len(specification.off),
+        left_out=tuple(
+            f"{source.file}:{source.line(place)}: {place}: {why}"
+            for place, why in specification.left_out.items()
+        ),
+        errors=tuple(f"{error.where}: {_one_line(error)}" for error in errors),
+        to_bring=tuple(
+            f"{output / path}: {origin}" for path, origin in needs.items() if not (output / path).exists()
+        ),
+    )
 
-    \b
-    Example:
-      perfbisect cells list --json
+
+def _source_at(repository: Repository, revision: str, spec: Path) -> SpecificationFile:
+    """A specification at a commit.
+
+    Raises:
+        RevisionError: the commit or the file does not exist.
+        UsageError: the file is not text.
     """
-    from perfbisect.commands.cells import list_known
+    commit = repository.resolve(revision)
+    full = spec.absolute()
+    path = full.relative_to(repository.path) if full.is_relative_to(repository.path) else spec
+    path = Path(os.path.normpath(path))
 
-    return list_known()
+    try:
+        text = repository.read(commit.id, path.as_posix()).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} at {commit.short} cannot be read: {error}") from None
+
+    def read_beside(name: str) -> str | None:
+        try:
+            return _source_at(repository, revision, path.parent / name).text
+        except RevisionError:
+            return None
+
+    return SpecificationFile(path, text, commit, read_beside)
 
 
-@prints("perfbisect.commands.cells:CellShowDocument")
-def show(
-    *,
-    cell: Annotated[str, Argument()],
-    variant: Annotated[str | None, Option("As this variant serves it.", metavar="NAME")] = None,
-    repo: Repo = None,
-) -> CommandResult:
-    """What CELL measures: the block that is shown before anything starts.
+def _make_names_distinct(read: Sequence[tuple[SpecificationFile, Specification]]) -> None:
+    """Put the specification's name before those cells that several specifications have.
 
-    \b
-    Example:
-      perfbisect cells show text_cpu_llama100m
+    Raises:
+        UsageError: the specifications have one name, too.
     """
-    from perfbisect.commands.cells import show_cell
-    from perfbisect.commands.workspace import open_workspace
-
-    read_at = open_workspace(repo=repo).read_at if repo else None
-    return show_cell(cell, variant, read_at)
-
-
-@prints("perfbisect.commands.cells:CellsValidateDocument")
-def validate(
-    *,
-    files: Annotated[tuple[str, ...], Argument("FILE...")],
-) -> CommandResult:
-    """Check all cell FILEs; for each invalid one, show the place and what is allowed there.
-
-    \b
-    Example:
-      perfbisect cells validate cells/*.yaml
-
-    Exit code: 0 all are valid, 2 one is not.
-    """
-    from perfbisect.commands.cells import validate_files
-
-    return validate_files(files)
-
-
-@prints("perfbisect.commands.cells:CellsDiffDocument")
-def diff(
-    *,
-    a: Annotated[str, Argument()],
-    b: Annotated[str, Argument()],
-) -> CommandResult:
-    """Where the workloads of two cells differ: attempts of cells that differ are never compared.
-
-    \b
-    Example:
-      perfbisect cells diff text_throughput text_prefix_repetition
-    """
-    from perfbisect.commands.cells import diff_cells
-
-    return diff_cells(a, b)
+    counts = Counter(stem for _, found in read for stem in {cell.stem for cell in found.cells})
+    for source, found in read:
+        found.cells = [
+            replace(cell, stem=file_stem(f"{source.path.stem}-{cell.stem}"))
+            if counts[cell.stem] > 1
+            else cell
+            for cell in found.cells
+        ]
+    first: dict[str, SpecificationFile] = {}
+    for source, specification in read:
+        for cell in specification.cells:
+            other = first.setdefault(cell.stem, source)
+            if other != source:
+                raise UsageError(
+                    f"{other.path} and {source.path} both make {cell.stem}.yaml",
+                    next_step="import one after the other, each into a folder of its own",
+                )

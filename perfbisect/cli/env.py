@@ -13,7 +13,7 @@ from perfbisect.common.quantities import parse_age, parse_size
 from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
 
 if TYPE_CHECKING:
-    from perfbisect.commands.documents import CacheFolderDocument, EnvGcDocument
+    from perfbisect.commands.documents import CacheFolderDocument
     from perfbisect.environments.gc import CacheEntry
 
 
@@ -33,21 +33,6 @@ def _row(entry: CacheEntry) -> CacheFolderDocument:
         last_used=used,
         why=entry.reason,
     )
-
-
-def _gc_lines(document: EnvGcDocument) -> list[str]:
-    """Folders that were removed, folders in use, and the bytes freed."""
-    would = "would be " if document.dry_run else ""
-    rows = [(item, f"{would}removed: {item.why}") for item in document.removed]
-    rows += [(item, "stays: it is in use") for item in document.in_use]
-    return [
-        *(
-            f"{item.kind:<12} {item.change[:24]:<24} {item.megabytes:8.1f} MB  {fate}  {item.folder}"
-            for item, fate in rows
-        ),
-        f"{document.freed_megabytes:.1f} MB {would}freed, "
-        f"{document.kept_megabytes:.1f} MB left in {document.cache}",
-    ]
 
 
 @prints("perfbisect.commands.documents:EnvListDocument")
@@ -164,4 +149,14 @@ def gc(
         in_use=tuple(map(_row, done.in_use)),
         kept=tuple(map(_row, done.kept)),
     )
-    return CommandResult(document, _gc_lines(document))
+    would = "would be " if dry_run else ""
+    rows = [(item, f"{would}removed: {item.why}") for item in document.removed]
+    rows += [(item, "stays: it is in use") for item in document.in_use]
+    lines = [
+        f"{item.kind:<12} {item.change[:24]:<24} {item.megabytes:8.1f} MB  {fate}  {item.folder}"
+        for item, fate in rows
+    ]
+    sizes = (
+        f"{document.freed_megabytes:.1f} MB {would}freed, {document.kept_megabytes:.1f} MB left in {cache}"
+    )
+    return CommandResult(document, [*lines, sizes])

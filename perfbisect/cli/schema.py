@@ -57,7 +57,20 @@ def schema(
             f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
             next_step="perfbisect schema",
         )
-    print_text(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
+    if name == "cell":
+        shown = cell_schema()
+    else:
+        schemas = [document_schema(model) for model in documents()[name]]
+        definitions: dict[str, Any] = {}
+        for one in schemas:
+            definitions |= one.pop("$defs", {}) | {one["title"]: one}
+        shown = {
+            "$schema": DIALECT,
+            "title": f"perfbisect {name} --json",
+            "anyOf": [{"$ref": f"#/$defs/{one['title']}"} for one in schemas],
+            "$defs": definitions,
+        }
+    print_text(json.dumps(shown, indent=2))
     return 0
 
 
@@ -107,23 +120,6 @@ def document_schema(model: type[BaseModel]) -> dict[str, Any]:
         schema = {**definition, "$defs": schema["$defs"]}
     opened: dict[str, Any] = _allow_additional_keys(schema)
     return opened
-
-
-def verb_schema(verb: str) -> dict[str, Any]:
-    """Generate the schema of what a command prints: any one of its documents."""
-    references: list[dict[str, str]] = []
-    definitions: dict[str, Any] = {}
-    for model in documents()[verb]:
-        schema = document_schema(model)
-        definitions.update(schema.pop("$defs", {}))
-        definitions[schema["title"]] = schema
-        references.append({"$ref": f"#/$defs/{schema['title']}"})
-    return {
-        "$schema": DIALECT,
-        "title": f"perfbisect {verb} --json",
-        "anyOf": references,
-        "$defs": definitions,
-    }
 
 
 def _allow_additional_keys(part: Any) -> Any:
