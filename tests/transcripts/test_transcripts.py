@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.command_line import isolate
 from tests.environments.tiny import write_wheel
 from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 from tests.nightlies import make_nightlies
-from tests.transcripts.runner import FOLDER, matches, parse, play, says_what_comes_next
+from tests.transcripts.runner import FOLDER, agrees, at, matches, parse, play, says_what_comes_next
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
 LONG = ("bisection", "check", "compare", "nightly", "swaps", "track")
@@ -60,7 +63,8 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
         names["HELPER"] = "pretend-helper"
-    play(parse(text), tmp_path, names, monkeypatch)
+    isolate(tmp_path, monkeypatch)
+    play(parse(text), names)
 
 
 def test_there_are_transcripts() -> None:
@@ -103,3 +107,26 @@ def test_the_player_sees_an_error_that_leaves_its_reader_alone(out: str, err: st
 def test_a_line_that_means_nothing_is_an_error() -> None:
     with pytest.raises(ValueError, match="line 2 means nothing"):
         parse("$ perfbisect -h\nhello\n")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "good", "bad"),
+    [
+        (3, 3, 4),
+        ({"min": 0.9}, 0.95, None),
+        ({"max": 2}, 2, 3),
+        ({"has": "b"}, ["a", "b"], ["a"]),
+        ({"only": ["a"]}, ["a", "a"], []),
+        ({"none_of": ["a"]}, ["b"], ["a", "b"]),
+    ],
+)
+def test_the_player_sees_another_value(wanted: Any, good: Any, bad: Any) -> None:
+    assert agrees(good, wanted) and not agrees(bad, wanted)
+
+
+def test_paths_go_through_keys_and_places() -> None:
+    document: Mapping[str, Any] = {"a": [{"b": 1}, {"b": 2}]}
+    assert (at(document, "a.1.b"), at(document, "a.*.b")) == (2, [1, 2])
+    assert at({"a": [{"b": "x", "c": 1}, {"b": "y", "c": 2}]}, "a.[b=y].c") == [2]
+    with pytest.raises(KeyError):
+        at(document, "c")
