@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfbisect.commands.outcomes import measured_outcomes
-from perfbisect.common.quantities import counted
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
 from perfbisect.nightly.model import NightFindings
@@ -15,29 +14,15 @@ from perfbisect.report.template import render_sentences
 from perfbisect.series.alerts import Alert
 from perfbisect.series.detect import SeriesAnalysis, analyze_series, record_alerts
 from perfbisect.series.detection.model import FEWEST
-from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.points import night_of
 from perfbisect.series.report import sentences_of
-from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
 
 _RECOVERED = "by rule: the series is back at its former level"
 _RELAPSED = "by rule: the series is not at its former level after all"
 _VANISHED = "by rule: no longer detected in the nights up to"
-
-
-def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
-    """Add the launches of jobs to the store; return a summary."""
-    paths = [str(job.path) for job in jobs if job.journal.exists()]
-    if not paths:
-        return "nothing was measured"
-    ingested = ingest(store, paths, IngestOptions(), source="journals")
-    rejected = sum(group.count for group in ingested.rejected)
-    return counted(ingested.points, "point") + (
-        f", {counted(rejected, 'launch')} without a measurement" if rejected else ""
-    )
 
 
 def judge_series(

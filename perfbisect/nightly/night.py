@@ -406,7 +406,20 @@ def build_night(
 
 def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run: bool) -> NightCell:
     result, failure = record.cells.get(cell.name), record.failed.get(cell.name)
-    state, reason = _cell_state(cell, record, dry_run)
+    launches, reason = record.counts.get(cell.name, 0), ""
+    state: CellState = "measured"
+    if failure is not None:
+        state, reason = "failed", failure.reason
+    elif cell.skip:
+        state, reason = "skipped", cell.skip
+    elif dry_run and cell.name in record.plan.fitting():
+        state = "planned"
+    elif dry_run:
+        state, reason = "not reached", "does not fit the budget beside the shorter cells"
+    elif not launches:
+        state, reason = "not reached", "budget exhausted"
+    elif launches < cell.launches:
+        reason = f"{launches} of {counted(cell.launches, 'launch')}: budget exhausted"
     metric = metric_document(cell.headline)
     return NightCell(
         name=cell.name,
@@ -414,7 +427,7 @@ def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run:
         state=state,
         machine=cell.machine,
         reason=reason,
-        launches=record.counts.get(cell.name, 0),
+        launches=launches,
         wanted=cell.launches,
         minutes=result.minutes.total if result else 0.0,
         expected=0.0 if cell.skip else cell.minutes,
@@ -427,23 +440,6 @@ def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run:
         log=failure.log if failure else "",
         next=failure.next if failure else "",
     )
-
-
-def _cell_state(cell: CellPlan, record: NightRecord, dry_run: bool) -> tuple[CellState, str]:
-    if cell.name in record.failed:
-        return "failed", record.failed[cell.name].reason
-    if cell.skip:
-        return "skipped", cell.skip
-    if dry_run:
-        if cell.name in record.plan.fitting():
-            return "planned", ""
-        return "not reached", "does not fit the budget beside the shorter cells"
-    launches = record.counts[cell.name]
-    if not launches:
-        return "not reached", "budget exhausted"
-    if launches < cell.launches:
-        return "measured", f"{launches} of {counted(cell.launches, 'launch')}: budget exhausted"
-    return "measured", ""
 
 
 def _next_commands(

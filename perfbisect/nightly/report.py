@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 
 from perfbisect.common.quantities import counted
 from perfbisect.nightly.model import Night, NightBisection, new_regressions
@@ -26,11 +25,16 @@ def night_report(night: Night, *, paths: bool = False) -> Report:
         tone = "open" if night.failed() else "neutral"
     elif new_regressions(night.alerts):
         tone = "bad"
+    events: dict[tuple[str, str], list[Alert]] = {}
+    for alert in sorted(night.alerts, key=_rank):
+        events.setdefault((alert.event, alert.change), []).append(alert)
+    # Each event by its largest finding, new ones first.
+    ordered = sorted(events.values(), key=lambda own: (_CHANGE_ORDER.index(own[0].change), _rank(own[0])))
     values = {
         "night": night,
         "tone": tone,
         "states": ", ".join(f"{count} {state}" for state, count in states.items()),
-        "ordered": _ordered_events(night.alerts),
+        "ordered": [(first, others) for first, *others in ordered],
         "cells": sorted(night.cells, key=lambda cell: (place.get(cell.name, len(place)), cell.name)),
         "on_fleet": any(cell.machine for cell in night.cells),
         "files": night.files if paths else {},
@@ -56,16 +60,6 @@ def finding_texts(night: Night) -> tuple[str, ...]:
     chat_code = lambda text: f"`{text.translate(_CHAT_SIGNS)}`"  # noqa: E731
     values = {"told": told, "searched": tuple(named.values()), "chat_code": chat_code}
     return render_sentences("nightly/templates/chat.md.jinja", {**FUNCTIONS, **values})
-
-
-def _ordered_events(alerts: Iterable[Alert]) -> Iterator[tuple[Alert, list[Alert]]]:
-    """Each event by its largest finding, with the others of it: new ones first."""
-    events: dict[tuple[str, str], list[Alert]] = {}
-    for alert in alerts:
-        events.setdefault((alert.event, alert.change), []).append(alert)
-    ordered = (sorted(own, key=_rank) for own in events.values())
-    for first, *others in sorted(ordered, key=lambda a: (_CHANGE_ORDER.index(a[0].change), _rank(a[0]))):
-        yield first, others
 
 
 def _rank(alert: Alert) -> tuple[bool, bool, float, str]:

@@ -20,7 +20,7 @@ from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent, stamp
 from perfbisect.jobs.runner import recover_interrupted
-from perfbisect.nightly.alerts import ingest_jobs, judge_series, store_alerts
+from perfbisect.nightly.alerts import judge_series, store_alerts
 from perfbisect.nightly.bisect import EventExaminer
 from perfbisect.nightly.delivery import report_tasks
 from perfbisect.nightly.journal import (
@@ -43,6 +43,8 @@ from perfbisect.nightly.night import (
 )
 from perfbisect.nightly.plan import ScheduledLaunch, next_launch
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
+from perfbisect.series.ingest import ingest
+from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
 
@@ -257,7 +259,13 @@ class _NightRun:
         # The previous night too: it may have been abandoned, and its jobs resumed by hand.
         records = [*(night.record() for night in self.earlier[-1:]), self.night.record]
         jobs = [record.job(job) for record in records for job in record.job_ids("cell").values()]
-        return StepResult(ingest_jobs(store, jobs))
+        paths = [str(job.path) for job in jobs if job.journal.exists()]
+        if not paths:
+            return StepResult("nothing was measured")
+        ingested = ingest(store, paths, IngestOptions(), source="journals")
+        rejected = sum(group.count for group in ingested.rejected)
+        skipped = f", {counted(rejected, 'launch')} without a measurement" if rejected else ""
+        return StepResult(counted(ingested.points, "point") + skipped)
 
     def _analyse(self, store: SeriesStore) -> None:
         self._run_step("detect", partial(self._detect, store))

@@ -114,7 +114,21 @@ def csv_parts(series: MachineSeries, metric: str = "") -> Iterator[str]:
     start = out.tell()
     for _, points in series:
         for point in points:
-            shared = _shared_columns(point)
+            build, workload = point.build, point.workload
+            shared = {
+                **{column: point.covariates.get(column) for column in COLUMNS},
+                "night": point.night,
+                "began": point.began,
+                "cell": point.cell,
+                "model": workload.model,
+                "build": build.name,
+                "pipeline": build.pipeline,
+                "branch": build.branch,
+                "commit": build.commit,
+                "launch": point.start,
+                "digest": workload.digest,
+                "url": build.url,
+            }
             for ref, value in _values(point, metric):
                 unit, better = ref.metric.unit, ref.metric.direction
                 row = {**shared, "metric": str(ref), "value": value, "unit": unit, "better": better}
@@ -185,25 +199,6 @@ COLUMNS = (
     *("digest", "url"),
 )
 """Of the CSV."""
-
-
-def _shared_columns(point: Point) -> dict[str, object]:
-    """What the rows of a point's metrics have in common."""
-    build, workload = point.build, point.workload
-    return {
-        **{column: point.covariates.get(column) for column in COLUMNS},
-        "night": point.night,
-        "began": point.began,
-        "cell": point.cell,
-        "model": workload.model,
-        "build": build.name,
-        "pipeline": build.pipeline,
-        "branch": build.branch,
-        "commit": build.commit,
-        "launch": point.start,
-        "digest": workload.digest,
-        "url": build.url,
-    }
 
 
 def _cell_text(value: object) -> object:

@@ -33,7 +33,7 @@ _LONGEST_NAME = 500
 
 
 class UnreadableFileError(ValueError):
-    """A file whose content is damaged, encrypted or too large; it is rejected, others are read."""
+    """A file, or a record of it, that is damaged, encrypted or too large; it is rejected, others are read."""
 
     @property
     def text(self) -> str:

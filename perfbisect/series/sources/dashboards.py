@@ -111,15 +111,9 @@ class DashboardResult(ReportedResult[object]):
         return json.dumps({"schema": SCHEMA, "began": self.began or day, **kept})
 
 
-@dataclass(frozen=True)
-class UnreadableRecord:
-    """A record of a known shape with values of another."""
-
-    reason: str
-
-
-def read_results(document: object) -> Iterator[DashboardResult | UnreadableRecord | object]:
-    """The results of a document; records of no known shape as they are."""
+def read_results(document: object) -> Iterator[DashboardResult | UnreadableFileError | object]:
+    """The results of a document; records of no known shape as they are, those with values of another as
+    errors."""
     if isinstance(document, Mapping) and isinstance(document.get("rows"), list):
         document = document["rows"]
     if isinstance(document, Mapping) and isinstance(deltas := _at(document, "perf", "deltas"), list):
@@ -141,11 +135,11 @@ def read_results(document: object) -> Iterator[DashboardResult | UnreadableRecor
 _Raw = TypeVar("_Raw")
 
 
-def _guarded(read: Callable[[_Raw], DashboardResult], raw: _Raw) -> DashboardResult | UnreadableRecord:
+def _guarded(read: Callable[[_Raw], DashboardResult], raw: _Raw) -> DashboardResult | UnreadableFileError:
     try:
         return read(raw)
     except WRONG_SHAPE as error:
-        return UnreadableRecord(line(f"cannot be read ({type(error).__name__}: {error})"))
+        return UnreadableFileError(line(f"cannot be read ({type(error).__name__}: {error})"))
 
 
 def commit_of_image(image: str) -> str:
@@ -420,8 +414,8 @@ def _stored_results(read: _Read, day: str) -> Iterator[tuple[Build, str, str]]:
         if isinstance(result, DashboardResult):
             label = f"{result.workload.cell} {result.began}".strip()
             yield result.build(day), label, result.text(day)
-        elif isinstance(result, UnreadableRecord):
-            yield unknown, "record", UnreadableFileError(result.reason).text
+        elif isinstance(result, UnreadableFileError):
+            yield unknown, "record", result.text
         else:
             yield unknown, "record", json.dumps(result)
 
@@ -435,7 +429,7 @@ def _parse(text: str) -> object:
         try:
             found.append(parse_json(row))
         except ValueError as error:
-            found.append(UnreadableRecord(f"is no JSON: {error}"))
+            found.append(UnreadableFileError(f"is no JSON: {error}"))
     if len(found) < 2 or not isinstance(found[0], (dict, list)):
         return None
     return [record for row in found for record in (row if isinstance(row, list) else [row])]
