@@ -31,7 +31,7 @@ from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.report import detect_report, sentences_of
 from perfbisect.series.series import CellSeries
 from perfbisect.series.sources import IngestOptions
-from perfbisect.series.sources.folders import RAW
+from perfbisect.series.sources.kanban import RAW
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import find_alert, rank_alert, window_between
 from perfbisect.series.suspects.table import load_suspect_table

@@ -111,7 +111,7 @@ def _batches(
     builds = source.builds(place, replace(options, finished=store.whole_builds()))
     # Lazy: a large folder is read file by file while it is stored.
     loaded = ((build, _read_new(build, versions)) for build in builds)
-    if not source.is_remote:
+    if not source.IS_REMOTE:
         yield loaded
         return
     for build, new_files in loaded:

@@ -26,8 +26,8 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import read_json
-from perfbisect.series.sources.folders import RAW
 from perfbisect.series.sources.journals import BLOCK, PublishedRun, published_run, read_attempts, read_run
+from perfbisect.series.sources.kanban import RAW
 from perfbisect.system.files import write_atomic
 
 _DIFFUSION = "diffusion_bench"

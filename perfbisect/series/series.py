@@ -13,7 +13,7 @@ from perfbisect.model.attempt import is_same_class
 from perfbisect.model.commit_details import Evidence
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
 from perfbisect.series.points import ALONE, Point, day_number
-from perfbisect.series.sources.folders import of_nightly
+from perfbisect.series.sources.kanban import of_nightly
 from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
 
 StatisticKind = Literal["typical", "mean", "tail"]

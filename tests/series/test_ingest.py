@@ -15,7 +15,7 @@ from perfbisect.errors import LocatedError
 from perfbisect.model.commit_details import Evidence
 from perfbisect.series.ingest import admit_build, admit_results
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
-from perfbisect.series.sources.folders import PIPELINE
+from perfbisect.series.sources.kanban import PIPELINE
 from perfbisect.series.sources.results import parse_time
 from tests.series.made import drawn, name_of, served, template, text_only
 

@@ -26,8 +26,8 @@ from perfbisect.series.ingest import ingest
 from perfbisect.series.points import Point
 from perfbisect.series.publish import TrackPublishDocument, file_name, publish
 from perfbisect.series.sources import IngestOptions
-from perfbisect.series.sources.folders import RAW
 from perfbisect.series.sources.journals import BLOCK, read_published
+from perfbisect.series.sources.kanban import RAW
 from perfbisect.series.sources.results import parse_result
 from perfbisect.series.store import SeriesStore
 from tests.fakes.history import ENGINE, make_history

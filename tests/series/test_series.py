@@ -23,7 +23,7 @@ from perfbisect.series.series import (
     machine_series_starts,
     nightly,
 )
-from perfbisect.series.sources.folders import PIPELINE
+from perfbisect.series.sources.kanban import PIPELINE
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.serving.eras import Era
 from tests.series.made_series import cell, noise

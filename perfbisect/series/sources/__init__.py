@@ -7,16 +7,13 @@ from urllib.parse import urlsplit
 
 from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
+from perfbisect.series.sources import buildkite, dashboards, folders, journals, kanban
 from perfbisect.series.sources.base import IngestOptions as IngestOptions
 from perfbisect.series.sources.base import ResultSource as ResultSource
 from perfbisect.series.sources.base import SourceBuild as SourceBuild
-from perfbisect.series.sources.buildkite import Buildkite
-from perfbisect.series.sources.dashboards import Dashboard
-from perfbisect.series.sources.folders import BenchFolder, Kanban
-from perfbisect.series.sources.journals import Journals
 
-_ALL: tuple[ResultSource, ...] = (Buildkite(), Kanban(), Journals(), Dashboard(), BenchFolder())
-SOURCES = {source.name: source for source in _ALL}
+_ALL: tuple[ResultSource, ...] = (buildkite, kanban, journals, dashboards, folders)
+SOURCES = {source.NAME: source for source in _ALL}
 """In the order in which a place is offered to them."""
 
 
@@ -35,13 +32,13 @@ def find_source(place: str, name: str | None = None) -> tuple[ResultSource, str]
     if not is_address and path.is_dir() and not any(path.iterdir()):
         raise UsageError(f"{path} is empty", next_step="give a folder with results")
     for source in [SOURCES[name]] if name else SOURCES.values():
-        if source.is_remote == is_address and source.takes(location):
+        if is_address == source.IS_REMOTE and source.takes(location):
             return source, location
     if name:
         raise UsageError(
-            f"{place} is no {name}: {SOURCES[name].accepts}", next_step="leave --from out, or mend it"
+            f"{place} is no {name}: {SOURCES[name].ACCEPTS}", next_step="leave --from out, or mend it"
         )
-    accepted = "; ".join(f"{name}: {source.accepts}" for name, source in SOURCES.items())
+    accepted = "; ".join(f"{name}: {source.ACCEPTS}" for name, source in SOURCES.items())
     raise UsageError(
         f"{place} holds nothing that can be ingested ({accepted})", next_step="perfbisect track ingest -h"
     )

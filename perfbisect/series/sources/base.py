@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,10 @@ LARGEST = 64 * 1024 * 1024
 UNREADABLE = "perfbisect.unreadable/1"
 """Schema of what is stored in place of a file that cannot be read."""
 
+UNDATED = "9999"
+"""In place of a night that is not known: after all others."""
+
+_NIGHT = re.compile(r"(?<!\d)(20\d{2})-?(\d{2})-?(\d{2})(?!\d)")
 _GZIP = b"\x1f\x8b"
 _LONGEST_NAME = 500
 
@@ -90,12 +95,12 @@ class IngestOptions:
 
 
 class ResultSource(Protocol):
-    """One kind of place. A module with one and a line in ``SOURCES`` are a new source."""
+    """A module that reads one kind of place; with its name in ``SOURCES`` it is a new source."""
 
-    name: str
-    accepts: str
+    NAME: str
+    ACCEPTS: str
     """What it takes, in a few words: for messages."""
-    is_remote: bool
+    IS_REMOTE: bool
     """Whether each build is stored as it comes, since a later one may fail."""
 
     def takes(self, place: str) -> bool:
@@ -105,6 +110,12 @@ class ResultSource(Protocol):
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         """The builds, oldest first where that is known; raises UsageError if the place holds nothing."""
         ...
+
+
+def night_in(text: str) -> str:
+    """The last day in a text, ``2026-04-12``; empty without one."""
+    days = _NIGHT.findall(text)
+    return "-".join(days[-1]) if days else ""
 
 
 def json_files(root: Path) -> Iterator[Path]:

@@ -20,6 +20,10 @@ from perfbisect.series.points import Build
 from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile
 from perfbisect.system.http import MissingResourceError, RestClient
 
+NAME = "buildkite"
+ACCEPTS = "an address of a pipeline or a build, https://buildkite.com/ORGANISATION/PIPELINE[/builds/N]"
+IS_REMOTE = True
+
 TOKENS = ("BUILDKITE_TOKEN", "BUILDKITE_API_TOKEN")
 API = "https://api.buildkite.com/v2"
 
@@ -64,44 +68,38 @@ def parse_address(text: str) -> PipelineAddress | None:
     return PipelineAddress(base, match["org"], match["pipe"], match["build"] or "")
 
 
-class Buildkite:
-    """See :class:`ResultSource`."""
+def takes(place: str) -> bool:
+    return parse_address(place) is not None
 
-    name = "buildkite"
-    accepts = "an address of a pipeline or a build, https://buildkite.com/ORGANISATION/PIPELINE[/builds/N]"
-    is_remote = True
 
-    def takes(self, place: str) -> bool:
-        return parse_address(place) is not None
-
-    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
-        """Every nightly build, oldest first, without those that had ended when they were read."""
-        pipeline = parse_address(place)
-        if pipeline is None:
-            raise UsageError(f"{place} is no address of Buildkite", next_step=f"give {self.accepts}")
-        token = next((options.variables[name] for name in TOKENS if options.variables.get(name)), "")
-        if not token:
-            raise UsageError(
-                f"Buildkite needs a token, and {TOKENS[0]} is not set",
-                next_step=f"export {TOKENS[0]}=..., of one that may read builds and artifacts",
-            )
-        rest = RestClient(pipeline.api, token, "Buildkite", say=options.say, wait=options.wait)
-        listed, unreadable = _list_builds(rest, pipeline, options), 0
-        for fields in listed:
-            try:
-                build = _build(pipeline, fields)
-                if build.key in options.finished:
-                    continue
-                found = _source_build(rest, pipeline, fields, build, options)
-            except WRONG_SHAPE as error:
-                reason = line(f"{type(error).__name__}: {error}")
-                # One build that Buildkite describes in another form must not keep the others out.
-                options.say(f"Buildkite: build {_number(fields)} is left out, it cannot be read ({reason})")
-                unreadable += 1
+def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+    """Every nightly build, oldest first, without those that had ended when they were read."""
+    pipeline = parse_address(place)
+    if pipeline is None:
+        raise UsageError(f"{place} is no address of Buildkite", next_step=f"give {ACCEPTS}")
+    token = next((options.variables[name] for name in TOKENS if options.variables.get(name)), "")
+    if not token:
+        raise UsageError(
+            f"Buildkite needs a token, and {TOKENS[0]} is not set",
+            next_step=f"export {TOKENS[0]}=..., of one that may read builds and artifacts",
+        )
+    rest = RestClient(pipeline.api, token, "Buildkite", say=options.say, wait=options.wait)
+    listed, unreadable = _list_builds(rest, pipeline, options), 0
+    for fields in listed:
+        try:
+            build = _build(pipeline, fields)
+            if build.key in options.finished:
                 continue
-            yield found
-        if listed and unreadable == len(listed):
-            raise MachineError("Buildkite answered with what is no build", where=pipeline.url)
+            found = _source_build(rest, pipeline, fields, build, options)
+        except WRONG_SHAPE as error:
+            reason = line(f"{type(error).__name__}: {error}")
+            # One build that Buildkite describes in another form must not keep the others out.
+            options.say(f"Buildkite: build {_number(fields)} is left out, it cannot be read ({reason})")
+            unreadable += 1
+            continue
+        yield found
+    if listed and unreadable == len(listed):
+        raise MachineError("Buildkite answered with what is no build", where=pipeline.url)
 
 
 def _list_builds(

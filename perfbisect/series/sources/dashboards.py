@@ -44,6 +44,10 @@ from perfbisect.series.sources.base import (
     safe_name,
 )
 
+NAME = "dashboard"
+ACCEPTS = "JSON of ci.vllm.ai, PyTorch HUD or InferenceX: a file, a folder or a .zip of files"
+IS_REMOTE = False
+
 SCHEMA = "perfbisect.dashboard-result/1"
 """Of a :class:`DashboardResult` as it is stored."""
 
@@ -345,39 +349,33 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-class Dashboard:
-    """See :class:`ResultSource`."""
+def takes(place: str) -> bool:
+    """Whether a file in it has the values of a dashboard's result, or an archive cannot be read."""
+    is_archive = Path(place).suffix == _ARCHIVE
+    return any(_is_marked(read, otherwise=is_archive) for _, read in _members(Path(place)))
 
-    name = "dashboard"
-    accepts = "JSON of ci.vllm.ai, PyTorch HUD or InferenceX: a file, a folder or a .zip of files"
-    is_remote = False
 
-    def takes(self, place: str) -> bool:
-        """Whether a file in it has the values of a dashboard's result, or an archive cannot be read."""
-        is_archive = Path(place).suffix == _ARCHIVE
-        return any(_is_marked(read, otherwise=is_archive) for _, read in _members(Path(place)))
-
-    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
-        """The results of each build; what cannot be read is of a build without a day."""
-        builds: dict[str, tuple[Build, _Files]] = {}
-        others = 0
-        for name, read in _members(Path(place)):
-            if not _is_marked(read, otherwise=True):
-                others += 1
-                continue
-            path = place if name == Path(place).name else f"{place}/{name}"
-            day = "".join(_DAY.findall(path)[-1:])
-            for build, label, text in _stored_results(read, day):
-                if build.name[:10] >= options.since:
-                    _, files = builds.setdefault(build.key, (build, _Files()))
-                    files.add(name, f"{path}#{build.name}", label, text)
-        if others:
-            options.say(f"left out of {place}: {counted(others, 'file')} without values of a dashboard")
-        if not builds:
-            since = f" since {options.since}" if options.since else ""
-            raise UsageError(f"{place} has no result{since}")
-        for _, (build, files) in sorted(builds.items(), key=lambda item: (item[1][0].name, item[0])):
-            yield SourceBuild(build, tuple(files.files.values()), "UTC")
+def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+    """The results of each build; what cannot be read is of a build without a day."""
+    builds: dict[str, tuple[Build, _Files]] = {}
+    others = 0
+    for name, read in _members(Path(place)):
+        if not _is_marked(read, otherwise=True):
+            others += 1
+            continue
+        path = place if name == Path(place).name else f"{place}/{name}"
+        day = "".join(_DAY.findall(path)[-1:])
+        for build, label, text in _stored_results(read, day):
+            if build.name[:10] >= options.since:
+                _, files = builds.setdefault(build.key, (build, _Files()))
+                files.add(name, f"{path}#{build.name}", label, text)
+    if others:
+        options.say(f"left out of {place}: {counted(others, 'file')} without values of a dashboard")
+    if not builds:
+        since = f" since {options.since}" if options.since else ""
+        raise UsageError(f"{place} has no result{since}")
+    for _, (build, files) in sorted(builds.items(), key=lambda item: (item[1][0].name, item[0])):
+        yield SourceBuild(build, tuple(files.files.values()), "UTC")
 
 
 @dataclass

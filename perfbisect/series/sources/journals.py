@@ -43,6 +43,10 @@ from perfbisect.series.sources.base import (
     read_json,
 )
 
+NAME = "journals"
+ACCEPTS = "a state folder with jobs/, or one job's folder"
+IS_REMOTE = False
+
 SOURCE = "journal"
 """The source of builds of ours: their launches are no repetitions of each other."""
 
@@ -55,38 +59,32 @@ _RUN_FACTS = ("completed", "failed", "input_tokens", "output_tokens", "max_concu
 """Covariates of a run that are published."""
 
 
-class Journals:
-    """Journals of a state folder; see :class:`ResultSource`."""
+def takes(place: str) -> bool:
+    """Whether it is a state folder, its ``jobs`` or a job."""
+    return bool(_journals(Path(place)))
 
-    name = "journals"
-    accepts = "a state folder with jobs/, or one job's folder"
-    is_remote = False
 
-    def takes(self, place: str) -> bool:
-        """Whether it is a state folder, its ``jobs`` or a job."""
-        return bool(_journals(Path(place)))
-
-    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
-        is_empty = True
-        for path in _journals(Path(place)):
-            state = path.stat()
-            version = f"{state.st_size} {state.st_mtime_ns}"
-            try:
-                recorded = read_run(path)
-            except (UsageError, *WRONG_SHAPE) as error:
-                # The other jobs are read; this one is rejected until it changes.
-                build, text = Build(SOURCE, PIPELINE, path.parent.name), UnreadableFileError(str(error)).text
-            else:
-                if recorded is None or recorded[0].fixed[:10] < options.since:
-                    continue
-                build, text = recorded[0], json.dumps(recorded[1], default=PackedObject.unpacked)
-            is_empty = False
-            yield SourceBuild(build, (SourceFile(JOURNAL, str(path), version, partial(str, text)),))
-        if is_empty:
-            raise UsageError(
-                f"no job of `perfbisect run` in {place}: others measure old commits and are no nights",
-                next_step="perfbisect run CELL",
-            )
+def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+    is_empty = True
+    for path in _journals(Path(place)):
+        state = path.stat()
+        version = f"{state.st_size} {state.st_mtime_ns}"
+        try:
+            recorded = read_run(path)
+        except (UsageError, *WRONG_SHAPE) as error:
+            # The other jobs are read; this one is rejected until it changes.
+            build, text = Build(SOURCE, PIPELINE, path.parent.name), UnreadableFileError(str(error)).text
+        else:
+            if recorded is None or recorded[0].fixed[:10] < options.since:
+                continue
+            build, text = recorded[0], json.dumps(recorded[1], default=PackedObject.unpacked)
+        is_empty = False
+        yield SourceBuild(build, (SourceFile(JOURNAL, str(path), version, partial(str, text)),))
+    if is_empty:
+        raise UsageError(
+            f"no job of `perfbisect run` in {place}: others measure old commits and are no nights",
+            next_step="perfbisect run CELL",
+        )
 
 
 def _journals(root: Path) -> list[Path]:

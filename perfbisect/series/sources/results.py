@@ -38,7 +38,7 @@ from perfbisect.series.points import (
 )
 from perfbisect.series.sources import dashboards, journals, sweeps
 from perfbisect.series.sources.base import UNREADABLE
-from perfbisect.series.sources.folders import of_nightly
+from perfbisect.series.sources.kanban import of_nightly
 from perfbisect.serving.eras import nightly_warmups
 
 SPEECH = "openai-audio-speech"

@@ -12,7 +12,8 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.ingest import ingest
 from perfbisect.series.points import Build
 from perfbisect.series.sources import IngestOptions, SourceBuild
-from perfbisect.series.sources.buildkite import API, Buildkite, PipelineAddress, parse_address
+from perfbisect.series.sources.buildkite import API, PipelineAddress, parse_address
+from perfbisect.series.sources.buildkite import builds as builds_of
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.http import RestClient
 from tests.series import buildkite_server
@@ -32,7 +33,7 @@ def options(**changed: Any) -> IngestOptions:
 
 def fetched(service: Service, waits: list[float] | None = None, **changed: Any) -> list[SourceBuild]:
     pauses = [] if waits is None else waits
-    return list(Buildkite().builds(service.api + PIPELINE, options(wait=pauses.append, **changed)))
+    return list(builds_of(service.api + PIPELINE, options(wait=pauses.append, **changed)))
 
 
 PIPELINE_API = f"{API}/organizations/vllm/pipelines/vllm-omni"
@@ -81,7 +82,7 @@ def test_a_build_of_perf_eval_is_of_the_commit_of_vllm(
         311, {"results/a-h200/bench-x-conc-1.json": served()}, env={"VLLM_COMMIT": "a" * 40}, **nightly
     )
     service.add(312, {}, env={}, **nightly)
-    builds = list(Buildkite().builds(service.api + pipeline, options()))
+    builds = list(builds_of(service.api + pipeline, options()))
     assert [build.build.commit for build in builds] == ["a" * 40, ""]
 
 
@@ -109,7 +110,7 @@ def test_only_nightlies_of_the_branch_since_a_day(service: Service) -> None:
     assert names(branch="other", since="2026-04-02", say=said.append) == []
     assert said == ["Buildkite: no nightly build among 0 builds of other since 2026-04-02"]
     address = f"{service.api}{PIPELINE}/builds/6403"
-    assert [b.build.name for b in Buildkite().builds(address, options())] == ["6403"]
+    assert [b.build.name for b in builds_of(address, options())] == ["6403"]
 
 
 def test_a_build_that_had_ended_is_not_asked_for_again(service: Service) -> None:
@@ -177,7 +178,7 @@ def test_a_service_that_is_not_there() -> None:
     with buildkite() as gone:
         address = gone.api + PIPELINE
     with pytest.raises(MachineError, match="ConnectionError"):
-        list(Buildkite().builds(address, options(wait=lambda _: None)))
+        list(builds_of(address, options(wait=lambda _: None)))
 
 
 def test_tokens(service: Service) -> None:
@@ -191,7 +192,7 @@ def test_tokens(service: Service) -> None:
     with pytest.raises(UsageError, match="only sent over https"):
         RestClient("http://buildkite.example/v2", TOKEN, "Buildkite")
     with pytest.raises(UsageError, match="nothing at this address"):
-        list(Buildkite().builds(f"{service.api}{PIPELINE}/builds/1", options()))
+        list(builds_of(f"{service.api}{PIPELINE}/builds/1", options()))
 
 
 def test_the_users_netrc_does_not_take_the_tokens_place(

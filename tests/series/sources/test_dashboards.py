@@ -56,7 +56,7 @@ def offline_record(name: str, values: list[Any], **args: Any) -> dict[str, Any]:
 def results(place: Path, **asked: Any) -> list[Point | RejectedResult]:
     """What becomes of a place, by source and by build, as an ingest does it."""
     source, location = find_source(str(place))
-    assert source.name == "dashboard"
+    assert source.NAME == "dashboard"
     found: list[Point | RejectedResult] = []
     for batch in source.builds(location, IngestOptions(**asked)):
         texts = ((file, file.read()) for file in batch.files)
@@ -259,7 +259,7 @@ def test_days_before_the_first_are_left(tmp_path: Path) -> None:
 
 def test_results_of_clients_are_no_dashboard(tmp_path: Path) -> None:
     path = write(tmp_path / "result.json", served())
-    assert find_source(str(path))[0].name == "folder"
+    assert find_source(str(path))[0].NAME == "folder"
     empty = write(tmp_path / "none" / "x.json", {"rows": []})
     with pytest.raises(UsageError, match="is no dashboard: JSON of ci"):
         find_source(str(empty), "dashboard")
@@ -323,5 +323,5 @@ def test_whatever_stands_there_is_a_point_or_a_reason(kind: str, tmp_path: Path)
             except (UsageError, LocatedError):
                 continue  # No value of a dashboard is left in it.
             except AssertionError:
-                assert find_source(str(path))[0].name == "folder"
+                assert find_source(str(path))[0].NAME == "folder"
     assert seen == {Point, RejectedResult}

@@ -25,7 +25,7 @@ def batches(path: Path, **asked: Any) -> list[SourceBuild]:
 
 
 def source_of(place: Path, name: str | None = None) -> str:
-    return find_source(str(place), name)[0].name
+    return find_source(str(place), name)[0].NAME
 
 
 def names(found: list[SourceBuild]) -> dict[str, list[str]]:
@@ -139,8 +139,8 @@ def test_a_source_that_is_asked_for_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_satisfies_the_protocol(name: str, tmp_path: Path) -> None:
     source = SOURCES[name]
-    assert source.name == name
-    assert source.accepts
+    assert name == source.NAME
+    assert source.ACCEPTS
     assert not source.takes(str(tmp_path)), "nothing is there"
     assert not source.takes(str(tmp_path / "nowhere"))
     assert not source.takes("https://example.org/some/thing/else")
