@@ -27,12 +27,15 @@ from perfbisect.jobs import replay
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.measure.executor import AttemptRequest
-from perfbisect.model.attempt import Failure, RunResult
+from perfbisect.model.attempt import Attempt, Failure, RunResult
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
+from perfbisect.serving.log_facts import engine_facts
 from tests.experiments.factory import CHANGES, VARIANTS, compare_plan, measured, only_figure
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
+from tests.serving.test_engine_log import PARENTS, TWO_STAGES
 
 
 def test_a_slower_side_is_a_regression(job: Job) -> None:
@@ -289,6 +292,27 @@ def test_the_page_plots_both_sides_with_their_levels(job: Job) -> None:
     page = report_html(report, plotly="plotly.js")
     assert '<div class="figure" id="launches"' in page
     assert all(text in page for text in result.summary)
+
+
+@dataclass
+class Logging(World):
+    """Launches whose engine has a log: of two stages, with the scheduler of the change at stage 0."""
+
+    def run(self, request: AttemptRequest, **told: Any) -> Attempt:
+        attempt = super().run(request, **told)
+        scheduler = {CHANGES[0].id: "OmniARScheduler", CHANGES[1].id: "OmniARAsyncScheduler"}
+        log = TWO_STAGES.replace("OmniARScheduler", scheduler[request.change.id])
+        facts = {"engine_log": engine_facts(log, PARENTS)}
+        return replace(attempt, provenance=replace(attempt.provenance, facts=facts))
+
+
+def test_a_scheduler_of_one_stage_that_differs_is_told(job: Job) -> None:
+    result = measured(job, Logging(CHANGES, 1, factor=1.3, tau=0.02))
+    row = ("stage 0 scheduler", "OmniARScheduler", "OmniARAsyncScheduler")
+    assert result.log_differences == (row,)
+    assert json.loads(result.model_dump_json(by_alias=True))["log_differences"] == [list(row)]
+    told = report_markdown(compare_report(result))
+    assert "| `stage 0 scheduler` | `OmniARScheduler` | `OmniARAsyncScheduler` |" in told
 
 
 REQUESTS = 512
