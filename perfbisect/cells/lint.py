@@ -142,11 +142,6 @@ def _literals(source: str) -> set[str]:
     return {value for value in constants if isinstance(value, str)}
 
 
-def lint(cell: Cell, checkout: Checkout, *, own_client: bool = True) -> tuple[LintFinding, ...]:
-    """Problems of a cell with the engine; ``own_client``: the load generator is of the same commit."""
-    return (*(_check_client(cell, checkout) if own_client else ()), *_check_server(cell, checkout))
-
-
 def _check_client(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
     engine, at = checkout.engine, checkout.at
     words = checkout.words(*_BENCHMARKS)
@@ -171,29 +166,34 @@ def _check_client(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
         yield LintFinding("error", "client", message)
 
 
-def _check_server(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
+def lint(cell: Cell, checkout: Checkout, *, own_client: bool = True) -> tuple[LintFinding, ...]:
+    """Problems of a cell with the engine; ``own_client``: the load generator is of the same commit."""
+    findings = list(_check_client(cell, checkout)) if own_client else []
     text = cell.deploy_yaml.text if cell.deploy_yaml else None
     if cell.deploy_yaml and cell.deploy_yaml.origin and (path := cell.deploy_yaml.path):
         text = checkout.repository.read_text(checkout.sha, path)
         if text is None:
             born = checkout.born(path)
             since = f"; it is there since {born}" if born else "; it never was"
-            yield LintFinding("error", "deploy_yaml", f"there is no {path} at {checkout.at}{since}")
+            findings.append(
+                LintFinding("error", "deploy_yaml", f"there is no {path} at {checkout.at}{since}")
+            )
     for found in _PORT.finditer(text or ""):
         message = f"{found['key']} is fixed at {found['port']}: another tenant, or a second slot, has it too"
-        yield LintFinding("warning", "deploy_yaml", message)
+        findings.append(LintFinding("warning", "deploy_yaml", message))
     kind = "omni" if cell.family == "omni" or _OMNI_MODEL.search(cell.model) else cell.family
     for endpoint, refused, pull, advice in _REJECTS:
         if cell.endpoint == endpoint and refused == kind and checkout.contains_pull(pull):
             message = f"{endpoint} refuses {kind} models at {checkout.at}: since #{pull}: {advice}"
-            yield LintFinding("error", "endpoint", message)
+            findings.append(LintFinding("error", "endpoint", message))
     # A server of vLLM-Omni also takes vLLM's options, which stand in another repository.
     level: Level = "error" if cell.family == "text" else "warning"
     for name in checkout.unmentioned(cell.serve_args):
         message = f"--{name} is mentioned nowhere in the sources of {checkout.engine} at {checkout.at}"
-        yield LintFinding(level, f"serve_args.{name}", message)
+        findings.append(LintFinding(level, f"serve_args.{name}", message))
     values: dict[str, object] = {"model": cell.model, "dataset_path": cell.dataset_path, **cell.dataset_args}
     for name, value in values.items():
         if isinstance(value, str) and _REMOTE.match(value):
             message = f"{value} is fetched while it is measured: bring it here first"
-            yield LintFinding("warning", name, message)
+            findings.append(LintFinding("warning", name, message))
+    return tuple(findings)

@@ -80,7 +80,16 @@ def _find_commands(text: str) -> Iterator[_Command | ValueError]:
     assigned = {
         found["name"]: next(filter(None, found.groups()[1:]), "") for found in _ASSIGNED.finditer(text)
     }
-    text = _replace_variables(text, assigned)
+    # Bounded: a short text with many uses of a long variable would become very long.
+    left = _MOST_REPLACED
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal left
+        new = assigned.get(found[1] or found[2])
+        left -= len(new or "")
+        return found[0] if new is None or left < 0 else new
+
+    text = _VARIABLE.sub(value, text)
     lines = [line.strip().strip("`") for line in _CONTINUED.sub(" ", text).splitlines()]
     for start, line in enumerate(lines):
         if not _CALL.search(line):
@@ -102,20 +111,6 @@ def _find_commands(text: str) -> Iterator[_Command | ValueError]:
         for is_separator, command in groupby(words, lambda word: bool(_SEPARATOR.fullmatch(word))):
             if not is_separator and (found := _split_command(list(command))):
                 yield found
-
-
-def _replace_variables(text: str, assigned: Mapping[str, str]) -> str:
-    """Replace variables until the text has grown too long."""
-    # Bounded: a short text with many uses of a long variable would become very long.
-    left = _MOST_REPLACED
-
-    def value(found: re.Match[str]) -> str:
-        nonlocal left
-        new = assigned.get(found[1] or found[2])
-        left -= len(new or "")
-        return found[0] if new is None or left < 0 else new
-
-    return _VARIABLE.sub(value, text)
 
 
 def _end_of_value(lines: Sequence[str], start: int) -> int:

@@ -205,11 +205,15 @@ def fact_differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[tuple[
 
     Named facts come before ``config ...``, stage by stage. Sizes differ from 1 %.
     """
-    different = [
-        (fact, a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED))
-        for fact in dict.fromkeys((*a, *b))
-        if fact != _VERSION and not _is_same(a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED))
-    ]
+    different = []
+    for fact in dict.fromkeys((*a, *b)):
+        left, right = a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED)
+        one, other, is_same = _size(left), _size(right), left == right
+        if one and other and one[1] == other[1]:
+            # Sizes of caches follow from free memory, which no two starts have exactly alike.
+            is_same = abs(one[0] - other[0]) <= _TOLERANCE * max(one[0], other[0])
+        if fact != _VERSION and not is_same:
+            different.append((fact, left, right))
     return tuple(sorted(different, key=lambda row: (bool(_OF_CONFIG.match(row[0])), row[0])))
 
 
@@ -226,11 +230,3 @@ def _size(value: str) -> tuple[float, str] | None:
         return (float(number), unit) if unit in _UNITS else None
     except ValueError:
         return None
-
-
-def _is_same(left: str, right: str) -> bool:
-    a, b = _size(left), _size(right)
-    if a is None or b is None or a[1] != b[1]:
-        return left == right
-    # Sizes of caches follow from free memory, which no two starts have exactly alike.
-    return abs(a[0] - b[0]) <= _TOLERANCE * max(a[0], b[0])
