@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.common.yaml_source import Located, Place, parse, parse_any
+from perfbisect.common.yaml_source import Located, Place, parse
 from perfbisect.errors import LocatedError
 from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.model.change import Change
@@ -96,14 +96,10 @@ _Stage = dict[str, _Setting]
 
 def read_deploy(text: str, file: Path) -> Located | None:
     """A deploy YAML, without lines if it uses what cells may not use; None if it is invalid."""
-    try:
-        return parse(text, file)
-    except LocatedError:
-        pass
-    try:
-        return Located(file, parse_any(text, file))
-    except LocatedError:
-        return None
+    for foreign in (False, True):
+        with suppress(LocatedError):
+            return parse(text, file, foreign=foreign)
+    return None
 
 
 def deploy_documents(deploy: DeployYaml | None, root: str = "") -> tuple[Located, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,25 +57,14 @@ _READ_FROM_FILES = ("sharegpt", "custom", "custom_mm", "sonnet", "burstgpt", "sp
 """Data sets that vLLM's client reads from a file; it looks for none of them on a hub."""
 
 
-@dataclass(frozen=True)
-class CellFile:
-    """A cell file with its name; ``shipped`` with perfbisect or the user's own."""
-
-    name: str
-    path: Path
-    shipped: bool
-
-
-def list_cells() -> tuple[CellFile, ...]:
-    """All named cell files: those in ``./cells``, and shipped ones with other names."""
-    found: dict[str, CellFile] = {}
-    shipped = cells_folder()
+def list_cells() -> dict[str, Path]:
+    """All cell files by name: those in ``./cells``, and shipped ones with other names."""
+    found: dict[str, Path] = {}
     # The user's own cells come first: the name of a cell means the first file that has it.
-    for folder in (_OWN_CELLS, shipped):
+    for folder in (_OWN_CELLS, cells_folder()):
         for path in (path for suffix in _SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))):
-            is_shipped = folder.resolve() == shipped.resolve()
-            found.setdefault(path.stem, CellFile(path.stem, path, is_shipped))
-    return tuple(found[name] for name in sorted(found))
+            found.setdefault(path.stem, path)
+    return {name: found[name] for name in sorted(found)}
 
 
 def known_cells(but: Iterable[Path] = ()) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
@@ -84,11 +72,11 @@ def known_cells(but: Iterable[Path] = ()) -> tuple[tuple[Cell, ...], tuple[str, 
     excluded = {path.resolve() for path in but}
     cells: list[Cell] = []
     warnings: list[str] = []
-    for file in list_cells():
-        if file.path.resolve() in excluded:
+    for file in list_cells().values():
+        if file.resolve() in excluded:
             continue
         try:
-            cells += load_cells(file.path)
+            cells += load_cells(file)
         except UsageError as error:
             warnings.append(f"left out: {error.where}: {error.message.splitlines()[0]}")
     return tuple(cells), tuple(warnings)
@@ -153,7 +141,7 @@ def load_cells(
 def _find(path_or_name: str | Path) -> tuple[Path, str]:
     """The path, and the suffix of the wanted cell or an empty text."""
     text = str(path_or_name)
-    known = {file.name: file.path for file in list_cells()}
+    known = list_cells()
     bare, at, suffix = text.rpartition("@")
     # The whole text first: a file may have an @ in its name.
     for name, wanted in ((text, ""), *([(bare, at + suffix)] if bare else [])):
@@ -254,9 +242,7 @@ def _cell(
         message = f"there is no client {cell.client.name!r}"
         errors.append(document.error(("client",), message, ", ".join(CLIENTS)))
     with collecting(errors):
-        cell = _with_content(cell, document)
-        if not incomplete:
-            _check_data_set(cell, document)
+        cell = _with_content(cell, document, incomplete=incomplete)
     with collecting(errors):
         cell = _with_reference(cell, document)
     with collecting(errors):
@@ -273,10 +259,11 @@ def _cell(
     return cell, errors
 
 
-def _with_content(cell: Cell, document: Located) -> Cell:
+def _with_content(cell: Cell, document: Located, *, incomplete: bool) -> Cell:
     """Local folders and files as absolute paths, with their content as the revision.
 
-    Other values are a hub's names, except a data set of the name of a file beside the cell.
+    Other values are a hub's names, except a data set of the name of a file beside the cell. A data set whose
+    requests are nowhere is rejected, unless its file may still be missing.
     """
     changed: dict[str, object] = {}
     pins: dict[str, str | None] = {}
@@ -302,19 +289,19 @@ def _with_content(cell: Cell, document: Located) -> Cell:
         given, place = getattr(cell.revision, pin), ("revision", pin)
         pins[pin] = _checked_content(document, (field,), place, path, given, f"{LOCAL}..., or leave it out")
         changed[field] = str(path)
-    if not changed:
+    if changed:
+        revision = cell.revision.model_copy(update=pins)
+        cell = cell.model_copy(update={**changed, "revision": revision})
+    if incomplete:
         return cell
-    return cell.model_copy(update={**changed, "revision": cell.revision.model_copy(update=pins)})
-
-
-def _check_data_set(cell: Cell, document: Located) -> None:
-    """Reject a data set whose requests are nowhere. :raises LocatedError: it is."""
-    place, file = ("dataset_path",), cell.dataset_name in _READ_FROM_FILES
-    if cell.dataset_path is None and (file or cell.dataset_name == "hf"):
-        raise document.error(place, f"is missing: data set {cell.dataset_name} has no requests of its own")
-    if file and not (cell.revision.dataset or "").startswith(LOCAL):
-        path = document.file.parent / str(cell.dataset_path)
-        raise document.error(place, f"there is no {path}", "a file relative to this one")
+    is_file = cell.dataset_name in _READ_FROM_FILES
+    if cell.dataset_path is None and (is_file or cell.dataset_name == "hf"):
+        message = f"is missing: data set {cell.dataset_name} has no requests of its own"
+        raise document.error(("dataset_path",), message)
+    if is_file and not (cell.revision.dataset or "").startswith(LOCAL):
+        missing = document.file.parent / str(cell.dataset_path)
+        raise document.error(("dataset_path",), f"there is no {missing}", "a file relative to this one")
+    return cell
 
 
 def _with_reference(cell: Cell, document: Located) -> Cell:

@@ -444,9 +444,16 @@ def nearest_cells(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Matc
 
 def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     """Reported fields that the cell has otherwise."""
-    rows: list[Difference] = [
-        (name, value, _field(cell, name)) for name, value in sorted(report.fields.items())
-    ]
+    rows: list[Difference] = []
+    for name, value in sorted(report.fields.items()):
+        held: object = getattr(cell, name)
+        if name == "backend":
+            held = _BACKENDS.get(cell.backend, cell.backend)
+        elif isinstance(held, DeployYaml):
+            held = held.path or "a text of the cell's own"
+        elif isinstance(held, Mapping):
+            held = held or None
+        rows.append((name, value, held))
     sampling = cell.sampling.model_dump(exclude_none=True)
     options = {name.replace("_", "-"): value for name, value in sampling.items()}
     client = {name: value for name, value in cell.client.args.items() if not _REPORTING.match(name)}
@@ -494,12 +501,3 @@ def unsaid(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[str, ...]:
 def _is_of_test(report: ReportedWorkload, cell: Cell) -> bool:
     stem = cell.name.partition("@")[0]
     return bool(report.test) and (stem == report.test or stem.startswith(f"{report.test}-"))
-
-
-def _field(cell: Cell, name: str) -> object:
-    value: object = getattr(cell, name)
-    if name == "backend":
-        return _BACKENDS.get(cell.backend, cell.backend)
-    if isinstance(value, DeployYaml):
-        return value.path or "a text of the cell's own"
-    return value or None if isinstance(value, Mapping) else value

@@ -21,7 +21,7 @@ from perfbisect.cells.importers.base import (
     write_cell,
 )
 from perfbisect.cells.lint import Checkout, LintFinding, lint
-from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells
+from perfbisect.cells.loading import known_cells, list_cells, load_cell, load_cells
 from perfbisect.cells.match import nearest_cells, parse_report, unsaid
 from perfbisect.changes.git import Repository
 from perfbisect.commands.options import Client, Env, InRepository, Repo
@@ -39,6 +39,7 @@ from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.report.console import error_lines
 from perfbisect.report.sections import workload_section
 from perfbisect.report.terminal import block_lines
+from perfbisect.resources import cells_folder
 
 _NEAREST_SHOWN = 3
 _LONGEST_MESSAGE = 400
@@ -70,22 +71,22 @@ def list_known() -> CommandResult:
     Example:
       perfbisect cells list --json
     """
-    document = CellsDocument(cells=tuple(map(_describe, list_cells())))
+    document = CellsDocument(cells=tuple(_describe(name, path) for name, path in list_cells().items()))
     files = document.cells
     rows = [(name, file.error or file.description) for file in files for name in file.cells or (file.name,)]
     width = max((len(name) for name, _ in rows), default=0)
     return CommandResult(document, [f"{name:<{width}}  {line(text)}" for name, text in rows])
 
 
-def _describe(file: CellFile) -> CellFileDocument:
-    cells, error = _try_loading(file.path)
+def _describe(name: str, path: Path) -> CellFileDocument:
+    cells, error = _try_loading(path)
     return CellFileDocument(
-        name=file.name,
-        path=str(file.path),
-        shipped=file.shipped,
+        name=name,
+        path=str(path),
+        shipped=path.parent.resolve() == cells_folder().resolve(),
         cells=tuple(cell.name for cell in cells),
         description=cells[0].description if cells else "",
-        error=f"{error.where or file.path}: {_one_line(error)}" if error else "",
+        error=f"{error.where or path}: {_one_line(error)}" if error else "",
     )
 
 

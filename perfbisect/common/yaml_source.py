@@ -170,36 +170,22 @@ def read_text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {error}", where=path) from None
 
 
-def parse(text: str, file: Path) -> Located:
+def parse(text: str, file: Path, *, foreign: bool = False) -> Located:
     """Read one YAML document; ``file`` is for messages.
+
+    ``foreign``: of another program, which may use what cells may not, such as merge keys; without lines.
 
     Raises:
         LocatedError: invalid YAML, several documents, a duplicate key, a tag, a recursive alias, or nested
             too deeply.
     """
-    with _located_syntax(file):
+    try:
         _check_size(text, file)
+        if foreign:
+            return Located(file, yaml.safe_load(text))
         loader = _Loader(text, file)
         node = loader.get_single_node()
         return Located(file, None if node is None else loader.plain(node, ()), loader.line_of)
-
-
-def parse_any(text: str, file: Path) -> object:
-    """The data of a document of another program, which may use merge keys; no lines.
-
-    Raises:
-        LocatedError: invalid YAML, or nested too deeply.
-    """
-    with _located_syntax(file):
-        _check_size(text, file)
-        return yaml.safe_load(text)
-
-
-@contextmanager
-def _located_syntax(file: Path) -> Iterator[None]:
-    """Turn what PyYAML raises into LocatedError."""
-    try:
-        yield
     except LocatedError:
         raise
     except yaml.MarkedYAMLError as error:

@@ -270,7 +270,8 @@ def launches_of(file: NightlyFile, cell: str) -> int:
 
 def _cell_files(folder: Path) -> dict[str, Path]:
     beside = sorted((folder / "cells").glob("*.yaml")) + sorted((folder / "cells").glob("*.yml"))
-    return {cell.name: cell.path.absolute() for cell in list_cells()} | {path.stem: path for path in beside}
+    known = {name: path.absolute() for name, path in list_cells().items()}
+    return known | {path.stem: path for path in beside}
 
 
 def _matching_sources(folder: Path, entry: str, known: Mapping[str, Path]) -> Iterator[str]:

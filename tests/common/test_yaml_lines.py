@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.common import yaml_source
-from perfbisect.common.yaml_source import load, parse, parse_any
+from perfbisect.common.yaml_source import load, parse
 from perfbisect.errors import LocatedError, UsageError
 
 FILE = Path("a.yaml")
@@ -90,7 +90,7 @@ def test_depth_is_limited_before_libyaml_recurses(text: str) -> None:
     assert caught.value.line is not None and caught.value.line >= 2
     if "&" not in text:
         with pytest.raises(LocatedError, match="nested deeper than 100 levels"):
-            parse_any(text, FILE)
+            parse(text, FILE, foreign=True)
 
 
 def test_yaml_is_read_in_one_place() -> None:
