@@ -46,17 +46,6 @@ def is_step(typed: Sequence[str]) -> bool:
     return list(typed[:1]) == ["check"] and "--git-bisect" in typed
 
 
-def require_measuring_step(typed: Sequence[str]) -> None:
-    """Raise UsageError for options with which a bisect step would succeed without measuring."""
-    if is_step(typed):
-        for word in typed:
-            if word.partition("=")[0] in _MEASURES_NOTHING:
-                raise UsageError(
-                    f"{word} measures nothing, and git would count that as a result",
-                    next_step=_DETACH_GIT if word == "--detach" else f"the same command without {word}",
-                )
-
-
 @click.group(
     cls=Verbs,
     invoke_without_command=True,
@@ -104,7 +93,12 @@ def _run(typed: list[str]) -> int:
     # Read from the words as typed: an error in parsing is printed as a document, too.
     as_json = "--json" in typed
     try:
-        require_measuring_step(typed)
+        for word in typed if is_step(typed) else ():
+            if word.partition("=")[0] in _MEASURES_NOTHING:  # such a step would succeed without measuring
+                raise UsageError(
+                    f"{word} measures nothing, and git would count that as a result",
+                    next_step=_DETACH_GIT if word == "--detach" else f"the same command without {word}",
+                )
         code = app.main(args=typed, prog_name="perfbisect", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as ended:

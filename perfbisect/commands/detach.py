@@ -67,15 +67,32 @@ def run_detached() -> CommandResult | int:
             child.terminate()
             child.wait()
             raise
-    if message:
-        return _detached(Path(json.loads(message)["folder"]), child.pid)
-    code = child.wait()
-    if code < 0:
-        raise MachineError(
-            f"perfbisect was killed by signal {-code} before its job began",
-            next_step="the same command without --detach",
-        )
-    return code
+    if not message:
+        code = child.wait()
+        if code < 0:
+            raise MachineError(
+                f"perfbisect was killed by signal {-code} before its job began",
+                next_step="the same command without --detach",
+            )
+        return code
+    folder = Path(json.loads(message)["folder"])
+    job, state = Job(folder), folder.parent.parent
+    is_default_state = False
+    with contextlib.suppress(PerfbisectError):
+        is_default_state = open_workspace().state == state
+    arguments = [job.id] if is_default_state else [job.id, "--state", str(state)]
+    document = DetachedDocument(
+        job=job.id,
+        pid=child.pid,
+        folder=str(folder),
+        log=str(job.log),
+        poll=shlex.join(["perfbisect", "status", *arguments, "--wait", "--timeout", "10m", "--json"]),
+        stop=shlex.join(["perfbisect", "stop", *arguments, "--wait"]),
+        next=shlex.join(["perfbisect", "status", *arguments, "--wait"]),
+    )
+    facts = KeyValues((("log:", document.log), ("stop:", document.stop)))
+    title = f"job {document.job} continues in process {document.pid}"
+    return CommandResult(document, [title, *block_lines([facts, Command(document.next)])])
 
 
 def report_job_begun(job: Job) -> None:
@@ -96,23 +113,3 @@ def report_job_begun(job: Job) -> None:
     with contextlib.suppress(BrokenPipeError):  # the parent has gone: the job goes on
         os.write(int(number), json.dumps({"folder": str(job.path)}).encode())
     os.close(int(number))
-
-
-def _detached(folder: Path, pid: int) -> CommandResult:
-    job, state = Job(folder), folder.parent.parent
-    is_default_state = False
-    with contextlib.suppress(PerfbisectError):
-        is_default_state = open_workspace().state == state
-    arguments = [job.id] if is_default_state else [job.id, "--state", str(state)]
-    document = DetachedDocument(
-        job=job.id,
-        pid=pid,
-        folder=str(folder),
-        log=str(job.log),
-        poll=shlex.join(["perfbisect", "status", *arguments, "--wait", "--timeout", "10m", "--json"]),
-        stop=shlex.join(["perfbisect", "stop", *arguments, "--wait"]),
-        next=shlex.join(["perfbisect", "status", *arguments, "--wait"]),
-    )
-    facts = KeyValues((("log:", document.log), ("stop:", document.stop)))
-    title = f"job {document.job} continues in process {document.pid}"
-    return CommandResult(document, [title, *block_lines([facts, Command(document.next)])])

@@ -160,7 +160,15 @@ def stop_job(
 ) -> tuple[StopDocument, list[str]]:
     """Ask the process that works on a job to stop; without one, end what runs for it on a fleet."""
     holder = job.request_stop()
-    left = _end_elsewhere(workspace, job) if holder is None else 0
+    events, left = () if holder else job.events(), 0
+    if any(event.kind == "plan" for event in events):
+        from perfbisect.commands.experiments import experiment_of
+        from perfbisect.commands.session import end_on_fleet
+        from perfbisect.jobs.plans import require_plan
+        from perfbisect.jobs.replay import launches
+
+        plan = require_plan(job, events, experiment_of(events).plan)
+        left = end_on_fleet(workspace, plan, [launch for launch in launches(events) if launch.is_unresolved])
     ended = wait_until_released(job, timeout_min) if wait else job.holder is None
     after = "report" if job.finished else "resume"
     document = StopDocument(
@@ -176,19 +184,6 @@ def stop_job(
     if holder:
         outcome = f"process {holder.pid} {'has stopped' if ended else 'was asked to stop'}"
     return document, [f"job {job.id}: {outcome}", *block_lines([Command(document.next)])]
-
-
-def _end_elsewhere(workspace: Workspace, job: Job) -> int:
-    from perfbisect.commands.experiments import experiment_of
-    from perfbisect.commands.session import end_on_fleet
-    from perfbisect.jobs.plans import require_plan
-    from perfbisect.jobs.replay import launches
-
-    events = job.events()
-    if not any(event.kind == "plan" for event in events):
-        return 0
-    plan = require_plan(job, events, experiment_of(events).plan)
-    return end_on_fleet(workspace, plan, [launch for launch in launches(events) if launch.is_unresolved])
 
 
 def status_document(job: Job, now: datetime) -> StatusDocument:
