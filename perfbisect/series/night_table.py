@@ -68,13 +68,17 @@ def show_nights(
     store: SeriesStore, cells: Sequence[str], *, metric: str = "", since: str = ""
 ) -> TrackShowDocument:
     """The tables of these cells; without cells, a line for each."""
-    if metric:
-        parse_metric(metric)
+    wanted = str(parse_metric(metric)) if metric else ""
     by_cell = dict(store.machine_series(cells, since=since))
     if not by_cell:
         raise UsageError(f"no point since {since}", next_step="leave --since out")
     series_by_cell = {name: build_series(points, cell=name) for name, points in by_cell.items()}
-    chosen = [item for of_cell in series_by_cell.values() for item in _choose_series(of_cell, metric)]
+    chosen: list[CellSeries] = []
+    for of_cell in series_by_cell.values():
+        # By default the first headline that the cell reports.
+        typical = {item.metric: item for item in of_cell if item.part == "typical"}
+        headline = next((name for name in (*HEADLINES, *typical) if name in typical), "")
+        chosen += [item for item in of_cell if item.metric == (wanted or headline)]
     if not chosen:
         subject = "none of these cells" if len(by_cell) > 1 else f"no point of {next(iter(by_cell))}"
         reported = sorted({item.metric for of_cell in series_by_cell.values() for item in of_cell})
@@ -92,15 +96,6 @@ def show_nights(
     rejected = store.rejections(of_cells, since=since) if cells else None
     tables = tuple(_table(item, by_cell[item.cell], rejected, marks_of[item.cell]) for item in chosen)
     return TrackShowDocument(tables=tables, newest=not cells, unknown_branch=len(unknown))
-
-
-def _choose_series(of_cell: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
-    """The series of the metric, by default of the first headline."""
-    if metric:
-        return [item for item in of_cell if item.metric == str(parse_metric(metric))]
-    typical = {item.metric: item for item in of_cell if item.part == "typical"}
-    names = [name for name in (*HEADLINES, *typical) if name in typical]
-    return [typical[name] for name in names[:1]]
 
 
 def _collect_marks(

@@ -9,7 +9,7 @@ vLLM's own nightly lays its results out in folders too. A result may be stamped 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from perfbisect.series.points import Build
@@ -60,7 +60,11 @@ def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         if (night_in(name) or UNDATED) < options.since:
             continue
         # A number of seven digits is a build, though it may be read as a hash.
-        commit = name if _COMMIT.match(name) and not name.isdigit() else _stamped_commit(paths)
+        commit = name if _COMMIT.match(name) and not name.isdigit() else ""
+        if not commit:
+            first = next((result for path in paths if (result := _read_result(path))), {})
+            stamps = (first.get(stamp) for stamp in _STAMPS)
+            commit = next((text for text in stamps if isinstance(text, str) and _COMMIT.match(text)), "")
         files = tuple(
             local_file(file, root / name if (root / name) in file.parents else root) for file in paths
         )
@@ -70,13 +74,6 @@ def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
 def _day(path: Path) -> str:
     """The day of a file outside a build's folder: of its name, else of its result or the first of them."""
     return night_in(path.name) or night_in(str(_read_result(path).get("date") or "")) or "undated"
-
-
-def _stamped_commit(paths: Sequence[Path]) -> str:
-    """The commit with which the first result was stamped; empty where it was not."""
-    result = next((result for path in paths if (result := _read_result(path))), {})
-    stamps = (result.get(name) for name in _STAMPS)
-    return next((stamp for stamp in stamps if isinstance(stamp, str) and _COMMIT.match(stamp)), "")
 
 
 def _read_result(path: Path) -> Mapping[str, object]:

@@ -280,8 +280,17 @@ def _launch_point(
 ) -> Point | RejectedResult:
     """The point of a measured launch, with the metrics that the table knows and all of its runs report."""
     began = stamp(moment(attempt.started_at))
-    if lost := _lost_requests(attempt, cell.num_prompts):
-        return RejectedResult(build, "failed", lost, raw, record, cell.name, began[:10])
+    prompts = cell.num_prompts
+    for run in attempt.runs:
+        completed, failed = run.facts.get("completed"), run.facts.get("failed") or 0
+        lost = None
+        if failed:
+            lost = Evidence("requests failed", {"failed": failed, "of": (completed or 0) + failed})
+        # A number that is not known proves no loss.
+        elif isinstance(prompts, int) and isinstance(completed, int) and completed != prompts:
+            lost = Evidence("requests missing", {"completed": completed, "prompts": prompts})
+        if lost:
+            return RejectedResult(build, "failed", lost, raw, record, cell.name, began[:10])
     # A metric that one run lacks has no value of the launch.
     names = set.intersection(*(set(run.values) for run in attempt.runs))
     facts, provenance = attempt.runs[-1].facts, attempt.provenance
@@ -328,14 +337,3 @@ def _start(attempt: Attempt) -> str:
     """The server start of a launch."""
     # Until cells had servers of their own, a nightly could let several share the starts of one.
     return str((attempt.provenance.facts.get("launch") or {}).get("id") or attempt.id)
-
-
-def _lost_requests(attempt: Attempt, prompts: int | None) -> Evidence | None:
-    """Which requests a run lost; None where all were answered or their number is not known."""
-    for run in attempt.runs:
-        completed, failed = run.facts.get("completed"), run.facts.get("failed") or 0
-        if failed:
-            return Evidence("requests failed", {"failed": failed, "of": (completed or 0) + failed})
-        if isinstance(prompts, int) and isinstance(completed, int) and completed != prompts:
-            return Evidence("requests missing", {"completed": completed, "prompts": prompts})
-    return None

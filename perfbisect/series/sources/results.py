@@ -113,7 +113,7 @@ def read_file(
             published = journals.read_published(record)
             if setting:
                 unnamed = ReportedWorkload({}, WORKLOAD_PARTS)
-                yield sweeps.name_run(setting, _point(build, file, unnamed, index, parse_result(record)))
+                yield setting.run(_point(build, file, unnamed, index, parse_result(record)))
             elif published is None:
                 yield _point(build, file, name, index, parse_result(record))
             else:

@@ -36,14 +36,12 @@ class SweepSetting:
         named = [f"{found['name']}={found['value']}" for found in parameters if found["name"] not in _LOAD]
         return "-".join(filter(None, [self.serve, *(named if parameters else [self.bench])]))
 
-
-def sweep_setting(path: str) -> SweepSetting | None:
-    """The setting of a run or a summary by its path; None of other files."""
-    folder, _, name = path.rpartition("/")
-    found = _FOLDER.fullmatch(folder.rpartition("/")[2])
-    if found is None or not (name == SUMMARY or _RUN.fullmatch(name)):
-        return None
-    return SweepSetting(folder, found["serve"] or "", found["bench"] or "")
+    def run(self, point: Point) -> SweepRun:
+        """A run of it: its cell is named by model and setting."""
+        test = "-".join(filter(None, [point.workload.model.rpartition("/")[2], self.test]))
+        # One server serves all settings of the client: they share one start.
+        start = f"{point.build.key}/{self.folder.rpartition('/')[0]}/{self.serve}"
+        return SweepRun(self, replace(point, workload=replace(point.workload, test=test), start=start))
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,13 @@ class SweepRun:
     point: Point
 
 
-def name_run(setting: SweepSetting, point: Point) -> SweepRun:
-    """Name the cell by model and setting; cells of one server setting share its start."""
-    test = "-".join(filter(None, [point.workload.model.rpartition("/")[2], setting.test]))
-    # One server serves all settings of the client: they share one start.
-    start = f"{point.build.key}/{setting.folder.rpartition('/')[0]}/{setting.serve}"
-    return SweepRun(setting, replace(point, workload=replace(point.workload, test=test), start=start))
+def sweep_setting(path: str) -> SweepSetting | None:
+    """The setting of a run or a summary by its path; None of other files."""
+    folder, _, name = path.rpartition("/")
+    found = _FOLDER.fullmatch(folder.rpartition("/")[2])
+    if found is None or not (name == SUMMARY or _RUN.fullmatch(name)):
+        return None
+    return SweepSetting(folder, found["serve"] or "", found["bench"] or "")
 
 
 def merge_runs(runs: Iterable[SweepRun]) -> Iterator[Point]:
