@@ -22,7 +22,7 @@ from perfbisect.jobs.documents import Document
 from perfbisect.model.change import Change
 from perfbisect.model.commit_details import CauseWord, Evidence
 from perfbisect.model.metric import MetricRef, parse_metric
-from perfbisect.series.causes import Cause, series_evidence
+from perfbisect.series.causes import Cause
 from perfbisect.series.detection.model import SET, WEEK, Shape
 from perfbisect.series.findings import SeriesChange, SuppressionReason
 from perfbisect.series.points import Night, night_of
@@ -50,6 +50,7 @@ HEADLINES = (
 
 _RECOVERED = 0.25  # share of a change, in logs, within which a series is back at its old level ...
 _RECOVERY_NIGHTS = 3  # ... by the median of so many nights after it
+_SHORT_SERIES = 20  # nights below which a series is called short: its noise is known to a sixth at best
 
 _JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
@@ -367,6 +368,15 @@ def found_alerts(
         # The last build before the set is included: a window of commits begins there.
         around = (max(0, point.places[0] - 1), *point.places)
         now = status(change, until)
+        evidence = list(cause.evidence)
+        # What to know of a series, whatever the cause.
+        if change.supported_by:
+            evidence.append(Evidence("supported by others", {"servers": list(change.supported_by)}))
+        if (nights := len(change.series.values)) < _SHORT_SERIES:
+            evidence.append(Evidence("short series", {"nights": nights}))
+        if lacking := change.series.lacking:
+            values = {"metric": change.series.metric, "points": lacking}
+            evidence.append(Evidence("points without it", values))
         alerts.append(
             Alert(
                 event=event,
@@ -387,7 +397,7 @@ def found_alerts(
                 ),
                 builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
                 p=point.p,
-                evidence=(*cause.evidence, *series_evidence(change)),
+                evidence=tuple(evidence),
                 grouping=cause.is_grouping,
                 nights=len(change.after),
                 now=now,
@@ -403,9 +413,21 @@ def match_alerts(found: Iterable[Alert], known: Iterable[Alert] = ()) -> tuple[A
     names = {alert.id for alert in unmatched}
     alerts = []
     for alert in found:
-        same = _matching_alert(alert, unmatched)
+        series, (low, high) = (alert.cell, alert.metric, alert.worse), alert.begun
+        overlapping = (
+            other
+            for other in unmatched
+            if (other.cell, other.metric, other.worse) == series
+            and other.begun[0] < high
+            and low < other.begun[1]
+        )
+        same = min(overlapping, key=lambda other: abs(other.begun[1] - high), default=None)
         if same is None:
-            name = _new_name(alert, names)
+            # Several series change on one night: cell, metric and direction tell their alerts apart.
+            text = "\0".join((alert.cell, alert.metric, "1" if alert.worse else "-1"))
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+            lengths = (f"{_compact(alert.night)}-{digest[:length]}" for length in range(4, 65))
+            name = next(name for name in lengths if name not in names)
             names.add(name)
             alerts.append(replace(alert, id=name))
         else:
@@ -423,28 +445,6 @@ def match_alerts(found: Iterable[Alert], known: Iterable[Alert] = ()) -> tuple[A
                 )
             )
     return tuple(alerts)
-
-
-def _matching_alert(alert: Alert, known: Sequence[Alert]) -> Alert | None:
-    """The known alert of the same series and direction that overlaps a found one and is nearest."""
-    low, high = alert.begun
-    same = (
-        other
-        for other in known
-        if (other.cell, other.metric, other.worse) == (alert.cell, alert.metric, alert.worse)
-        and other.begun[0] < high
-        and low < other.begun[1]
-    )
-    return min(same, key=lambda other: abs(other.begun[1] - high), default=None)
-
-
-def _new_name(alert: Alert, taken: set[str]) -> str:
-    """``20260412-3f1a``: the night and a digest of what moved; longer where that is taken."""
-    # Several series change on one night: cell, metric and direction tell their alerts apart.
-    text = "\0".join((alert.cell, alert.metric, "1" if alert.worse else "-1"))
-    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    names = (f"{_compact(alert.night)}-{digest[:length]}" for length in range(4, 65))
-    return next(name for name in names if name not in taken)
 
 
 def _events(changes: Sequence[SeriesChange], causes: Sequence[Cause]) -> tuple[str, ...]:

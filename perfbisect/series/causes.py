@@ -9,7 +9,7 @@ of a fleet measures its cells every night: a change that only it shows is none o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -19,7 +19,6 @@ from perfbisect.model.commit_details import (
     CauseWord,
     Evidence,
     MeasuredCell,
-    ServerVote,
     distinguishing_traits,
     server_votes,
 )
@@ -44,7 +43,6 @@ _GROWING = ("e2el", "latency", "ttft", "audio_ttfp", "image_generation", "video_
 _COMPARED_NIGHTS = 3  # nights on each side whose covariates are compared
 _MIN_COUNT_SHIFT = 0.02  # log of a move of a count that is evidence
 _EXPLAINED = 1.5  # by how much a change may be larger, in logs, than the move of a count that explains it
-_REDEFINED = math.log(1.2)  # log of a move of a count from which on it may be counted otherwise
 _WARM_UP_SHARE = 0.5  # share of vanished slow requests' time by which the client must take longer before
 _FEWEST_SERVERS = 2  # of a machine and of the others, from which on they tell a machine from a change
 _ALL_SERVERS = 0.8  # share of server starts that moved together, from which on it is all of them
@@ -52,7 +50,6 @@ _LARGE = 0.25  # log of a size, and ...
 _DEVIATIONS = 8.0  # ... standard deviations, from which on a single night may be a product's
 _SAME_MOVE = 0.25  # share of a move that another series must show of it to have moved with it
 _NIGHTS_BEFORE = 4  # nights before a step from which on its night is right (docs/method/detection.md)
-_SHORT_SERIES = 20  # nights below which a series is called short: its noise is known to a sixth at best
 _SAME_STREAM = {"itl": "tpot", "itl:mean": "tpot:mean"}  # metrics of one stream that count chunks, tokens
 
 
@@ -153,11 +150,20 @@ def _logs(nights: Sequence[Covariates], name: str) -> list[float]:
 def infer_cause(context: ChangeContext) -> Cause:
     """What is behind a change, by the rules alone."""
     moves = moved_counts(context.before, context.after)
-    cause = _instrument(context, moves) or _tail(context) or _workload(context, moves)
+    cause = _instrument(context, moves) or _tail(context)
     if cause is not None:
         return cause
+    workload = changed_labels(context.before, context.after, WORKLOAD)
+    # A duration is the result of slow requests, not their cause.
+    counts = [move for move in moves if move.name != "duration"]
+    for move in counts:
+        # Longer work makes no request faster.
+        is_opposite = context.metric in _GROWING and move.shift * context.shift < 0
+        if not is_opposite and abs(context.shift) <= _EXPLAINED * abs(move.shift):
+            workload.append(move.evidence("count explains"))
+    if workload:
+        return Cause("workload", tuple(workload))
     cause = _by_cells(context)
-    counts = (move for move in moves if move.name != "duration")
     unexplained = [move.evidence("count falls short", shift=context.shift) for move in counts]
     environment = changed_labels(context.before, context.after, ENVIRONMENT)
     return Cause(cause.word, (*cause.evidence, *unexplained, *environment, *_keys_differ(context)))
@@ -178,7 +184,6 @@ def _instrument(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
             move.evidence("count redefined")
             for move in moves
             if move.name == "input_tokens"
-            and abs(move.shift) >= _REDEFINED
             and abs(abs(move.shift) - abs(context.shift)) <= 0.2 * abs(move.shift)
         ]
     return Cause("instrument", (*evidence, Evidence("definition changed"))) if evidence else None
@@ -221,16 +226,6 @@ def _added_warm_up(context: ChangeContext) -> Evidence | None:
     return Evidence("warm-up added", values)
 
 
-def _workload(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
-    evidence = changed_labels(context.before, context.after, WORKLOAD)
-    for move in moves:
-        is_opposite = context.metric in _GROWING and move.shift * context.shift < 0
-        # A duration is the result of slow requests, not their cause; longer work makes no request faster.
-        if move.name != "duration" and not is_opposite and abs(context.shift) <= _EXPLAINED * abs(move.shift):
-            evidence.append(move.evidence("count explains"))
-    return Cause("workload", tuple(evidence)) if evidence else None
-
-
 def _by_cells(context: ChangeContext) -> Cause:
     """By which other servers moved, and for how long."""
     votes = server_votes(context.cells)
@@ -245,14 +240,21 @@ def _by_cells(context: ChangeContext) -> Cause:
     # A transient counts only if all servers moved: a slow machine slows all that it served.
     if machines and (hit == len(votes) or is_lasting):
         return Cause("night", (*machines, Evidence("machine changed")))
-    only = _on_one_machine(context.machine, votes)
-    if only is not None:
-        return Cause("unknown", (only,))
+    own = [vote.hit for vote in votes if context.machine and vote.cells[0].machine == context.machine]
+    others = [vote.hit for vote in votes if vote.cells[0].machine not in ("", context.machine)]
+    if min(len(own), len(others)) >= _FEWEST_SERVERS and all(own) and not any(others):
+        values = {"machine": context.machine, "count": len(own), "others": len(others)}
+        return Cause("unknown", (Evidence("one machine only", values),))
     # Two servers that moved together may be chance.
     if len(votes) >= 3 and hit >= _ALL_SERVERS * len(votes):
         return _by_all_servers(context, hit, len(votes), is_lasting=is_lasting)
     # One slow machine slows what runs on it, whatever code that is: a trait speaks for the product.
-    shared = _shared_trait(votes)
+    shared = []
+    if traits := distinguishing_traits(votes):
+        spared = [vote for vote in votes if not vote.hit]
+        largest = math.expm1(max(abs(cell.shift) for vote in spared for cell in vote.cells))
+        values = {"traits": sorted(traits), "spared": len(spared), "percent": largest * 100}
+        shared.append(Evidence("shared trait", values))
     if is_lasting:
         return Cause("product", (Evidence("lasting", {"nights": nights}), *shared))
     size = {"shift": context.shift, "deviations": abs(context.shift) / max(context.noise, 1e-9)}
@@ -261,15 +263,6 @@ def _by_cells(context: ChangeContext) -> Cause:
         return Cause("product", (*shared, Evidence("size", size), Evidence("others spared")))
     doubt = Evidence("too few cells" if is_large else "within noise")
     return Cause("unknown", (Evidence("size of one night", size), *shared, doubt))
-
-
-def _on_one_machine(machine: str, votes: Sequence[ServerVote]) -> Evidence | None:
-    """That all servers of a machine of the fleet moved, and none on the others."""
-    own = [vote.hit for vote in votes if machine and vote.cells[0].machine == machine]
-    others = [vote.hit for vote in votes if vote.cells[0].machine not in ("", machine)]
-    if min(len(own), len(others)) < _FEWEST_SERVERS or not all(own) or any(others):
-        return None
-    return Evidence("one machine only", {"machine": machine, "count": len(own), "others": len(others)})
 
 
 def _by_all_servers(context: ChangeContext, hit: int, total: int, *, is_lasting: bool) -> Cause:
@@ -289,30 +282,9 @@ def _by_all_servers(context: ChangeContext, hit: int, total: int, *, is_lasting:
     return Cause("unknown", (moved, Evidence("one night so far")))
 
 
-def _shared_trait(votes: Sequence[ServerVote]) -> tuple[Evidence, ...]:
-    """What the servers that moved run and no other does."""
-    traits = distinguishing_traits(votes)
-    if not traits:
-        return ()
-    spared = [vote for vote in votes if not vote.hit]
-    largest = max(abs(cell.shift) for vote in spared for cell in vote.cells)
-    values = {"traits": sorted(traits), "spared": len(spared), "percent": math.expm1(largest) * 100}
-    return (Evidence("shared trait", values),)
-
-
 def is_affected(cell: MeasuredCell, change: SeriesChange) -> bool:
     """Whether a cell moved as a change did, and by a size to compare."""
     return cell.hit and abs(cell.shift) >= _SAME_MOVE * min(abs(change.shift), math.log(2))
-
-
-def series_evidence(change: SeriesChange) -> Iterator[Evidence]:
-    """What to know of the series of an alert, whatever its cause."""
-    if change.supported_by:
-        yield Evidence("supported by others", {"servers": list(change.supported_by)})
-    if (nights := len(change.series.values)) < _SHORT_SERIES:
-        yield Evidence("short series", {"nights": nights})
-    if points := change.series.lacking:
-        yield Evidence("points without it", {"metric": change.series.metric, "points": points})
 
 
 def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[Cause, ...]:
@@ -323,13 +295,22 @@ def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[C
         if cause.word == "product":
             cause = _confirm_product(change, cause)
         if cause.word in ("product", "unknown"):
-            cause = _other_grouping(change, cause, index)
-        for rule in (_same_requests, _other_machines):
-            if cause.word in ("product", "unknown"):
-                cause = rule(change, cause, index)
+            cause = _by_other_series(change, cause, index)
         causes.append(cause)
     products = [(c, cause) for c, cause in zip(changes, causes, strict=True) if cause.word == "product"]
-    return tuple(_inherit(change, cause, products) for change, cause in zip(changes, causes, strict=True))
+    for place, (change, own) in enumerate(zip(changes, causes, strict=True)):
+        if own.word != "unknown" or change.series.part != "typical":
+            continue
+        # The cause of one metric's change is that of the others of the same server start and night.
+        key = change.nights, change.series.group
+        for other, cause in products:
+            if (other.nights, other.series.group) == key:
+                values = {"metric": other.series.metric, "cell": other.series.cell}
+                grouped = own.evidence[:1] if own.is_grouping else ()
+                evidence = (*grouped, Evidence("same start moved", values), *cause.evidence)
+                causes[place] = Cause("product", evidence)
+                break
+    return tuple(causes)
 
 
 def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
@@ -342,7 +323,13 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
     if shape == "transient" and len(change.after) >= INNER:
         shape = "step"
     logs = [math.log(series.values[i]) for i in change.before if series.values[i] > 0]
-    counted = _token_definition(change, index.get(series.cell, "input_tokens"))
+    # The nights around the change in which input tokens are counted alike.
+    tokens = index.get(series.cell, "input_tokens")
+    marks = () if tokens is None else tuple(tokens.nights[mark.index] for mark in tokens.boundaries)
+    counted = range(
+        max((night for night in marks if night <= change.first), default=0),
+        min((night for night in marks if night > change.first), default=10**9),
+    )
     return ChangeContext(
         metric=name,
         shift=change.shift,
@@ -390,13 +377,6 @@ def _covariates(series: CellSeries, places: Sequence[int], counted: range) -> tu
     return tuple(nights)
 
 
-def _token_definition(change: SeriesChange, tokens: CellSeries | None) -> range:
-    """The nights around a change in which input tokens are counted alike."""
-    marks = () if tokens is None else tuple(tokens.nights[mark.index] for mark in tokens.boundaries)
-    first = max((night for night in marks if night <= change.first), default=0)
-    return range(first, min((night for night in marks if night > change.first), default=10**9))
-
-
 def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
     """A product's change needs a median and nights on both sides."""
     if change.series.part != "typical":
@@ -411,71 +391,47 @@ def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
         few = Evidence("few nights before", {"nights": len(change.before)})
         return Cause("unknown", (few, *cause.evidence))
     # An earlier night at the new level shows two kinds of nights; after a week that is no longer likely.
-    alike = _nights_at_new_level(change) if is_step and nights <= WEEK else []
-    if alike:
-        return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
+    if is_step and nights <= WEEK:
+        logs = [math.log(value) for value in change.series.values[change.start : change.end]]
+        new = median(logs[i - change.start] for i in change.after)
+        earlier = zip(change.series.nights[change.start : change.point.index], logs, strict=False)
+        alike = [night for night, log in earlier if abs(log - new) < _SAME_MOVE * abs(change.shift)]
+        if alike:
+            return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
     return cause
 
 
-def _other_grouping(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
-    """Unknown where tokens are grouped into chunks otherwise: the other metric of the stream did not move."""
-    series = change.series
+def _by_other_series(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
+    """The cause by what the other metric of the stream, other cells and other machines show."""
+    series, direction = change.series, math.copysign(1.0, change.shift)
+    # Where only one metric of a stream moved, tokens are grouped into chunks otherwise.
     same = index.get(series.cell, _SAME_STREAM.get(series.metric, ""))
     moved = shift(same, change)
-    if same and moved and moved[0] * math.copysign(1.0, change.shift) < _SAME_MOVE * abs(change.shift):
+    if same and moved and moved[0] * direction < _SAME_MOVE * abs(change.shift):
         unchanged = Evidence("same stream unchanged", {"metric": same.metric})
-        return Cause("unknown", (unchanged, *cause.evidence))
-    return cause
-
-
-def _nights_at_new_level(change: SeriesChange) -> list[int]:
-    """The nights before a step that had the new level already."""
-    logs = [math.log(value) for value in change.series.values[change.start : change.end]]
-    new = median(logs[i - change.start] for i in change.after)
-    nights = zip(change.series.nights[change.start : change.point.index], logs, strict=False)
-    return [night for night, log in nights if abs(log - new) < _SAME_MOVE * abs(change.shift)]
-
-
-def _same_requests(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
-    """Workload where the requests of the same data set and model changed in another cell that night."""
-    for _, cell, before, after in index.changed_prompts(change.series, change.nights):
+        cause = Cause("unknown", (unchanged, *cause.evidence))
+    for _, cell, before, after in index.changed_prompts(series, change.nights):
         if abs(change.shift) <= _EXPLAINED * abs(math.log(after / before)):
             values = {"after": after, "before": before, "cell": cell}
             changed = Evidence("same requests changed", values)
             return Cause("workload", (changed, *cause.evidence))
-    return cause
-
-
-def _other_machines(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
-    """Night where the same cell was measured on other machines of the fleet, and moved on none of them."""
-    moved, spared = [], []
-    for series in index.on_other_machines(change.series):
-        measured = shift(series, change)
+    slower, spared = [], []
+    for other in index.on_other_machines(series):
+        measured = shift(other, change)
         if measured is None:
             continue
-        size, noise = measured[0] * math.copysign(1.0, change.shift), measured[1]
+        size, noise = measured[0] * direction, measured[1]
         if size >= _SAME_MOVE * abs(change.shift):
-            moved.append(series.points[-1].machine)
+            slower.append(other.points[-1].machine)
         # Only a machine whose nights would show such a change speaks against it.
         elif abs(change.shift) > 3 * noise:
-            spared.append(series.points[-1].machine)
+            spared.append(other.points[-1].machine)
     # A change on several machines is not a machine's, whatever the others show.
-    if moved:
-        evidence = Evidence("other machines moved", {"machines": sorted(moved)})
+    if slower:
+        evidence = Evidence("other machines moved", {"machines": sorted(slower)})
         return Cause(cause.word, (*cause.evidence, evidence))
     if spared:
-        values = {"machine": change.series.points[-1].machine, "machines": sorted(spared)}
-        return Cause("night", (Evidence("other machines spared", values), *cause.evidence))
+        machine = series.points[-1].machine
+        evidence = Evidence("other machines spared", {"machine": machine, "machines": sorted(spared)})
+        return Cause("night", (evidence, *cause.evidence))
     return cause
-
-
-def _inherit(change: SeriesChange, own: Cause, products: Sequence[tuple[SeriesChange, Cause]]) -> Cause:
-    """Product where the cause is unknown and another change of the same server that night is a product's."""
-    if own.word == "unknown" and change.series.part == "typical":
-        for other, cause in products:
-            # The cause of one metric's change is that of the others of the same server start and night.
-            if other.nights == change.nights and other.series.group == change.series.group:
-                values = {"metric": other.series.metric, "cell": other.series.cell}
-                grouped = own.evidence[:1] if own.is_grouping else ()
-                return Cause("product", (*grouped, Evidence("same start moved", values), *cause.evidence))
-    return own

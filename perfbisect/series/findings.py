@@ -140,9 +140,14 @@ def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge
         levels = [point.index for point in points if point.shape != "transient"]
         for point in points:
             change = _change(point, levels, *segments[key])
-            suppression = _suppression(change, significant=coverage.is_significant(point))
-            change = replace(change, suppression=suppression)
-            changes.append(_support(change, coverage, events) if suppression == "too doubtful" else change)
+            # The level before it is unknown: the first nights may be the end of another level.
+            if point.shape == "transient" and change.point.index == change.start:
+                change = replace(change, suppression="starts the series")
+            elif not point.is_relevant:
+                change = replace(change, suppression="too small")
+            elif not coverage.is_significant(point):
+                change = _support(replace(change, suppression="too doubtful"), coverage, events)
+            changes.append(change)
     # An order that does not depend on the store: alerts are named one after the other.
     changes.sort(key=_order)
     alerts = tuple(change for change in changes if change.suppression is None)
@@ -195,15 +200,6 @@ def _change(point: ChangePoint, levels: Sequence[int], series: CellSeries, segme
         start=offset + max((i for i in levels if i < point.index), default=0),
         end=min((offset + i for i in levels if i > point.index), default=segment.stop),
     )
-
-
-def _suppression(change: SeriesChange, *, significant: bool) -> SuppressionReason | None:
-    # The level before it is unknown: the first nights may be the end of another level.
-    if change.point.shape == "transient" and change.point.index == change.start:
-        return "starts the series"
-    if not change.point.is_relevant:
-        return "too small"
-    return None if significant else "too doubtful"
 
 
 def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointChange]) -> SeriesChange:

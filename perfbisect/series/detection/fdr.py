@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from perfbisect.series.detection.likelihood import INNER, likely_places
@@ -195,7 +194,13 @@ def find_joint_changes(
     def events() -> Iterator[JointChange]:
         free = np.ones(len(nights), bool)
         while free.any():
-            near = _nights_around(joint, free, int(np.argmax(np.where(free, joint, -np.inf))))
+            peak = low = high = int(np.argmax(np.where(free, joint, -np.inf)))
+            # A change explains the nights next to it, and on while they support one.
+            while low > 0 and free[low - 1] and (peak - low < INNER or joint[low - 1] > 0):
+                low -= 1
+            while high < len(joint) - 1 and free[high + 1] and (high - peak < INNER or joint[high + 1] > 0):
+                high += 1
+            near = np.arange(low, high + 1)
             # A uniform prior over all nights: it is the correction for the search over nights.
             total = float(log_sum_exp(joint[near])) - math.log(len(nights))
             # Markov alone, without SAFETY: that factor was simulated for single series.
@@ -219,16 +224,6 @@ def find_joint_changes(
                 )
 
     return tuple(sorted(events(), key=lambda event: (event.after, event.by)))
-
-
-def _nights_around(joint: Array, free: NDArray[np.bool_], peak: int) -> NDArray[np.intp]:
-    """The nights that the change at ``peak`` explains: those next to it, and on while they support one."""
-    low = high = peak
-    while low > 0 and free[low - 1] and (peak - low < INNER or joint[low - 1] > 0):
-        low -= 1
-    while high < len(joint) - 1 and free[high + 1] and (high - peak < INNER or joint[high + 1] > 0):
-        high += 1
-    return np.arange(low, high + 1)
 
 
 def _log_mean(logs: Array) -> Array:

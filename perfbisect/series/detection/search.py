@@ -120,12 +120,8 @@ def candidates(clipped: Array, scale: float) -> list[int]:
     for k, room in zip(strong.tolist(), rooms.tolist(), strict=True):
         if all(abs(k - other) >= room for other in chosen):
             chosen.append(k)
-    return _drop_weakest(sorted(chosen), sums, scale)
-
-
-def _drop_weakest(chosen: list[int], sums: Array, scale: float) -> list[int]:
-    """Those of the places between which the means differ, the weakest dropped first."""
-    n = len(sums) - 1
+    chosen.sort()
+    # Between the places the means must differ, too; the weakest is dropped first.
     while chosen:
         bounds = np.array([0, *chosen, n])
         nights = np.diff(bounds)

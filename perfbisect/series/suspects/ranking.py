@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -159,20 +159,6 @@ def _strength(factor: Factor) -> float:
     return max(factor.weight, 1 / factor.weight)
 
 
-def reverted_pairs(commits: Sequence[CommitText], uncertain: Set[str] = frozenset()) -> dict[str, str]:
-    """Commits of the window of which one reverts the other, each with the other.
-
-    ``uncertain``: commits that may have been merged after the window.
-    """
-    pairs: dict[str, str] = {}
-    for index, late in enumerate(commits):
-        for early in commits[:index]:
-            answer = find_answer(late, early) if late.commit.sha not in uncertain else None
-            if answer and answer[0] == "revert":
-                pairs |= {early.commit.sha: late.commit.sha, late.commit.sha: early.commit.sha}
-    return pairs
-
-
 def blast_radius(votes: Sequence[ServerVote]) -> BlastRadius | None:
     """What distinguishes the servers that were hit; None where nothing does."""
     traits, hit = distinguishing_traits(votes), sum(vote.hit for vote in votes)
@@ -224,21 +210,18 @@ def _runs(part: EnginePart, path: str, vote: ServerVote) -> bool | None:
     """Whether a server runs this file; None if unknown."""
     match = part.match(path)
     name = match.groupdict().get("model") if match else None
-    # Cells that serve a model run its files, whatever their traits are.
-    if name is not None:
-        models = [cell.model for cell in vote.cells if cell.model]
-        return any(_serves(model, name) for model in models) if models else None
-    return not part.of or bool(vote.runs & set(part.of))
-
-
-def _serves(model: str, name: str) -> bool:
-    """Whether a model as it is served (``Qwen/Qwen3-TTS-12Hz-1.7B-Base``) is of the code called ``name``
-    (``qwen3_tts``): by the first two words of the code's name, since further ones are a size or a use."""
+    if name is None:
+        return not part.of or bool(vote.runs & set(part.of))
+    # Cells that serve a model run its files, whatever their traits are. ``Qwen/Qwen3-TTS-12Hz-1.7B-Base`` is
+    # of ``qwen3_tts`` by the first two words of the code's name: further ones are a size or a use.
     words = re.findall(r"[a-z][a-z0-9]*(?:[^a-z0-9]+[0-9]+)*", name.lower())
-    served, start = (
-        re.sub(r"[^a-z0-9]", "", x.lower()) for x in (model.rsplit("/", 1)[-1], "".join(words[:2]))
-    )
-    return bool(words) and served.startswith(start)
+    start = _letters("".join(words[:2]))
+    served = [_letters(cell.model.rsplit("/", 1)[-1]) for cell in vote.cells if cell.model]
+    return any(bool(words) and model.startswith(start) for model in served) if served else None
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def phase_factor(commit: Commit, moved: RequestPhase, table: SuspectTable) -> Factor | None:
@@ -270,7 +253,12 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
     later = [(parse_commit(item.commit, table.is_code), item.phase) for item in question.later]
     order = {commit.sha: place for place, commit in enumerate(commits)}
     # Not those that may have come after the window: they belong to the recovery.
-    pairs = reverted_pairs(window, uncertain={item.commit.sha for item in question.later} & order.keys())
+    uncertain = {item.commit.sha for item in question.later}
+    pairs: dict[str, str] = {}
+    for place, late in enumerate(window):
+        for early in window[:place] if late.commit.sha not in uncertain else ():
+            if (answer := find_answer(late, early)) and answer[0] == "revert":
+                pairs |= {early.commit.sha: late.commit.sha, late.commit.sha: early.commit.sha}
     evidence = []
     for place, (commit, text) in enumerate(zip(commits, window, strict=True)):
         since = [item for item in later if order.get(item[0].commit.sha, len(order)) > place]
