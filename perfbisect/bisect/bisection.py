@@ -140,7 +140,17 @@ def recast_bisection(job: Job, events: Sequence[JournalEvent], metric: MetricRef
     require_reported(records, metric)
     # The smallest effect was typed for the other metric.
     plan = plan.model_copy(update={"metric": str(metric), "min_effect": None})
-    return Bisection(job, plan, events, records, _supported_outcome(plan, records), is_recast=True)
+    seen = to_search_events(records, plan)
+    slots = tuple(dict.fromkeys(x.slot for x in records if x.outcome == "measured")) or ("",)
+    # The budget bounded what was launched, not what the launches say of another metric.
+    search = replace(plan.search, budget=math.inf)
+    try:
+        actions = (decide.next_action(search, seen, (), slot, slots) for slot in slots)
+        # Without an outcome the search would measure more.
+        outcome = next((action for action in actions if isinstance(action, SearchOutcome)), None)
+    except ValueError as error:
+        raise UsageError(f"this range cannot be judged: {error}") from error
+    return Bisection(job, plan, events, records, outcome, is_recast=True)
 
 
 def require_reported(records: Sequence[Launch], metric: MetricRef) -> None:
@@ -160,19 +170,3 @@ def require_reported(records: Sequence[Launch], metric: MetricRef) -> None:
             where=attempts[0].folder,
             next_step="--metric with one of these",
         )
-
-
-def _supported_outcome(plan: BisectPlan, records: Sequence[Launch]) -> SearchOutcome | None:
-    """The outcome that the launches support; None if the search would measure more."""
-    events = to_search_events(records, plan)
-    slots = tuple(dict.fromkeys(x.slot for x in records if x.outcome == "measured")) or ("",)
-    # The budget bounded what was launched, not what the launches say of another metric.
-    search = replace(plan.search, budget=math.inf)
-    for slot in slots:
-        try:
-            action = decide.next_action(search, events, (), slot, slots)
-        except ValueError as error:
-            raise UsageError(f"this range cannot be judged: {error}") from error
-        if isinstance(action, SearchOutcome):
-            return action
-    return None

@@ -257,7 +257,9 @@ def _launch_traces(result: BisectResult, places: Sequence[float]) -> list[Plot]:
         own = [(place, x) for place, x in placed if x.purpose == purpose and x.value is not None]
         if own:
             color = f"@{purpose}"
-            symbols = [symbol + _hollow(x, steps) for _, x in own]
+            # Open before the first step, filled from it on; every second level is open.
+            passed = [sum(x.position >= stop for _, stop in steps) for _, x in own]
+            symbols = [symbol if count % 2 or not steps else f"{symbol}-open" for count in passed]
             marker = {"symbol": symbols, "size": 10, "color": color, "line": {"width": 1.8, "color": color}}
             values = [x.value for _, x in own]
             text = hover([_hover_lines(result, x) for _, x in own])
@@ -270,12 +272,6 @@ def _launch_traces(result: BisectResult, places: Sequence[float]) -> list[Plot]:
             x = [place for place, _ in own]
             traces.append(scatter(x, [_BOTTOM] * len(own), name=name, marker=marker, **text))
     return traces
-
-
-def _hollow(launch: Launch, steps: Sequence[tuple[int, int]]) -> str:
-    """Open symbols before the first step, filled ones from it on; every second level open."""
-    passed = sum(launch.position >= last for _, last in steps)
-    return "" if passed % 2 or not steps else "-open"
 
 
 def _hover_lines(result: BisectResult, launch: Launch) -> list[str]:

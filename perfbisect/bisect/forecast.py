@@ -117,6 +117,12 @@ def plan_document(
     """
     cell, expected = plan_cell(plan), forecast(plan, noise, builder, basis=basis)
     good, bad = plan.ends
+    # The A/B is made on one slot; everything else is shared by as many as a search can use.
+    pairs, at_once = _AB_LAUNCHES * _launch_minutes(plan), min(plan.workers, WORKERS)
+    shortest, longest = (pairs + max(0.0, spent - pairs) / at_once for _, spent in expected.bounds)
+    needed = {builder.key(p.change) for p in plan.positions if not p.skip} if builder and machines else set()
+    low, high = (spent - _build_minutes(plan, count, builder) for count, spent in expected.bounds)
+    slots = sum(len(machine.slots) for machine in machines)
     return PlanDocument(
         cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref, plan.smallest_effect),
@@ -131,8 +137,12 @@ def plan_document(
         runs_per_launch=plan.max_runs,
         budget_minutes=plan.budget,
         expected=expected,
-        machines=_machine_forecasts(plan, expected, builder, machines),
-        wall_minutes=_wall_minutes(plan, expected) if plan.workers > 1 else None,
+        machines=tuple(
+            forecast_machine(machine, low * share, high * share, gpus=cell.gpus, needed=needed)
+            for machine in machines
+            for share in (len(machine.slots) / slots,)
+        ),
+        wall_minutes=(shortest, longest) if plan.workers > 1 else None,
         commands=commands_document(cell, plan.setting, good, None),
         notes=(*plan.notes, *_notes(plan, expected, builder)),
     )
@@ -164,26 +174,6 @@ def forecast(
     )
 
 
-def _machine_forecasts(
-    plan: BisectPlan, expected: ExpectedDocument, builder: Builder | None, machines: Sequence[MachineDocument]
-) -> tuple[MachineForecastDocument, ...]:
-    needed = {builder.key(p.change) for p in plan.positions if not p.skip} if builder and machines else set()
-    low, high = (spent - _build_minutes(plan, count, builder) for count, spent in expected.bounds)
-    slots, gpus = sum(len(machine.slots) for machine in machines), plan_cell(plan).gpus
-    shares = [(machine, len(machine.slots) / slots) for machine in machines]
-    return tuple(
-        forecast_machine(machine, low * share, high * share, gpus=gpus, needed=needed)
-        for machine, share in shares
-    )
-
-
-def _wall_minutes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[float, float]:
-    """The A/B is made on one slot; everything else is shared by as many as a search can use."""
-    pairs = _AB_LAUNCHES * _launch_minutes(plan)
-    low, high = (pairs + max(0.0, spent - pairs) / min(plan.workers, WORKERS) for _, spent in expected.bounds)
-    return low, high
-
-
 def _likely_builds(plan: BisectPlan, launches: int) -> list[Change]:
     """Changes that so many launches may build: a search spreads them, so that their bases are apart, too."""
     missing = [p.change for p in plan.positions if not (p.skip or p.cached)]
@@ -199,38 +189,32 @@ def _launch_minutes(plan: BisectPlan) -> float:
     return plan.costs.launch + min(2, plan.max_runs) * plan.costs.run
 
 
-def _require_disk(
-    plan: BisectPlan, expected: ExpectedDocument, builder: Builder
-) -> tuple[str, str, str] | None:
-    """The least and the most that environments take, and what is free; None: they are all there."""
-    low, high = (builder.disk(_likely_builds(plan, count)) for count, _ in expected.bounds)
-    if not low or not high:
-        return None
-    cache = Path(plan.setting.cache or ".")
-    # The cache is made at first use: its file system is that of the parent.
-    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
-    if low > free:
-        raise MachineError(
-            f"the environments need at least {_size(low)} of disk and {_size(free)} are free",
-            where=cache,
-            next_step="perfbisect env gc, or set PERFBISECT_CACHE to a larger disk",
-        )
-    return _size(low), _size(high), _size(free)
-
-
 def _size(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def _notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder | None) -> tuple[str, ...]:
     """What is asked beyond the one step, what that costs, and the disk that it takes."""
+    low, high = (builder.disk(_likely_builds(plan, n)) if builder else 0 for n, _ in expected.bounds)
+    sizes: list[str] = []
+    if low and high:
+        cache = Path(plan.setting.cache or ".")
+        # The cache is made at first use: its file system is that of the parent.
+        free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
+        sizes = [_size(count) for count in (low, high, free)]
+        if low > free:
+            raise MachineError(
+                f"the environments need at least {sizes[0]} of disk and {sizes[-1]} are free",
+                where=cache,
+                next_step="perfbisect env gc, or set PERFBISECT_CACHE to a larger disk",
+            )
     values = {
         "plan": plan,
         "expected": expected,
         "each": _launch_minutes(plan),
         "least": BLOCK_SIZE,
         "most": BLOCK_SIZE * MAX_BLOCKS,
-        "disk": _require_disk(plan, expected, builder) if builder is not None else None,
+        "disk": sizes,
     }
     return render_sentences("bisect/templates/plan_notes.jinja", values)
 

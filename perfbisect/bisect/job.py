@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from perfbisect.bisect.bisection import outcome_of, require_reported
+from perfbisect.bisect.bisection import outcome_of, read_bisection, require_reported
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.policy import bisect_policy
 from perfbisect.bisect.report import build_report
-from perfbisect.bisect.result import BisectResult, read_result, result_for_metric
+from perfbisect.bisect.result import BisectResult, build_result, result_for_metric
 from perfbisect.common.quantities import percent, probability
 from perfbisect.engine.experiment import Amendment, Candidate, Experiment, JobStatus
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
@@ -56,12 +56,19 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
 
 
 def _status(result: BisectResult) -> JobStatus:
+    p = result.beliefs.p if result.beliefs else ()
+    best = sorted(range(len(p)), key=lambda index: -p[index])[:_CANDIDATES]
+    changes = {position.index: position.changes[0] for position in result.history}
     return JobStatus(
         outcome=result.outcome,
         exit_code=_EXIT_CODES.get(result.outcome, EXIT_INCONCLUSIVE),
         verdict=_verdict(result),
         next=result.next,
-        candidates=_candidates(result),
+        candidates=tuple(
+            Candidate(index, changes[index].short, changes[index].subject, p[index])
+            for index in best
+            if index in changes and p[index] >= _LEAST_PROBABILITY
+        ),
     )
 
 
@@ -84,22 +91,10 @@ def _verdict(result: BisectResult) -> str:
     return ", ".join(part for part in (who, size) if part)
 
 
-def _candidates(result: BisectResult) -> tuple[Candidate, ...]:
-    """The likeliest positions, likeliest first."""
-    p = result.beliefs.p if result.beliefs else ()
-    best = sorted(range(len(p)), key=lambda index: -p[index])[:_CANDIDATES]
-    changes = {position.index: position.changes[0] for position in result.history}
-    return tuple(
-        Candidate(index, changes[index].short, changes[index].subject, p[index])
-        for index in best
-        if index in changes and p[index] >= _LEAST_PROBABILITY
-    )
-
-
 BISECT: Final = Experiment(
     plan=BisectPlan,
     policy=lambda job, plan, tools: bisect_policy(job, plan, tools.revert),
-    result=read_result,
+    result=lambda job, events: build_result(read_bisection(job, events)),
     status=_status,
     report=build_report,
     client_change=lambda plan: plan.positions[-1].change,

@@ -37,7 +37,13 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.loop import Decision, Done, Fact, GiveUp, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.plans import read_event
-from perfbisect.jobs.replay import Launch, LaunchRequest, require_reported, require_same_provenance, retry_due
+from perfbisect.jobs.replay import (
+    Launch,
+    LaunchRequest,
+    awaiting_retry,
+    require_reported,
+    require_same_provenance,
+)
 from perfbisect.jobs.runner import Revert
 from perfbisect.jobs.sequence import broken_twice
 from perfbisect.machine.slots import Slot
@@ -132,10 +138,14 @@ def next_step(
         return LaunchRequest(index, plan.positions[index].change, purpose, runs, why)
 
     # Before the search: it sees a failed launch only as minutes until the retry has failed, too.
-    failed = retry_due([x for x in records if x.purpose in SEARCHING], slot, slots)
-    if failed is not None:
-        why = f"once more: it failed ({failed.cause})"
-        return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
+    searching = [launch for launch in records if launch.purpose in SEARCHING]
+    # A retry that is running on another slot is not due again.
+    running = {launch.position for launch in searching if launch.outcome == "running"}
+    for failed in awaiting_retry(searching).values():
+        # It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
+        if failed.position not in running and (failed.slot == slot or failed.slot not in slots):
+            why = f"once more: it failed ({failed.cause})"
+            return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
     events = to_search_events(records, plan)
     action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
     if isinstance(action, SearchOutcome | Wait):

@@ -22,7 +22,6 @@ from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.loop import Decision, Fact, JobState, SlotView, fits_budget
 from perfbisect.jobs.replay import Launch, LaunchRequest, ended_launches
 from perfbisect.jobs.sequence import turn
-from perfbisect.machine.slots import Slot
 
 PURPOSE: Final = "replicate"
 
@@ -83,15 +82,37 @@ def next_launch(plan: BisectPlan, outcome: SearchOutcome, state: JobState, view:
     known = replication(state.events, plan, state.launches, outcome)
     if known.done or not (known.slot or known.said is None):
         return None
-    slot = _second_slot(state, view, known)
+    out = machines_out(state.events)
+    others = [slot for slot in view.in_use if slot.machine != known.machine and slot.machine not in out]
+    # The slot that was begun on is not replaced by another one where it failed.
+    if known.slot and known.slot in {slot.name for slot in view.all}:
+        others = [slot for slot in others if slot.name == known.slot]
+    measured = [launch.machine for launch in state.launches if launch.outcome == "measured"]
+    slot = max(others, key=lambda slot: measured.count(slot.machine), default=None)
     if slot is None:
-        return _note(step, _lost(state, known)) if known.slot else None
+        here = [x for x in ended_launches(state.launches) if x.slot == known.slot and x.cause]
+        lost = f"{known.slot} is not in use any more" + (f": {here[-1].cause}" if here else "")
+        return _note(step, lost) if known.slot else None
     if slot.name != known.slot:
         positions = [step.parent, step.culprit]
         return Fact(PURPOSE, {"positions": positions, "machine": slot.machine, "slot": slot.name})
 
     def next_in_pair(state: JobState) -> LaunchRequest | Fact:
-        return _next_in_pair(plan, step, slot, state)
+        records, look = state.launches, _expected(plan, state.launches)
+        made = _launches(records, plan, step)
+        here = [launch.index for launch in made if launch.slot == slot.name]
+        if len(here) % 2 == 0:
+            parent, culprit = made_elsewhere(made, step, home_machine(made, step, look))
+            if confirm.elsewhere(parent, culprit, look) is not None:
+                return _note(step, "")
+            if not fits_budget(records, plan.budget):
+                return _note(step, plan.budget_spent)
+        number = len(here) + 2 * (here[:1] == [step.parent])
+        index = confirm.turn(step.parent, step.culprit, number)
+        change, runs = plan.positions[index].change, _confirming_launch(records, step).runs
+        why = f"the A/B on another machine, pair {len(here) // 2 + 1}"
+        mate = None if len(here) % 2 else plan.positions[step.parent + step.culprit - index].change
+        return LaunchRequest(index, change, PURPOSE, runs, why, mate=mate)
 
     return turn(next_in_pair, state, view, slot)
 
@@ -131,43 +152,6 @@ def _step(outcome: SearchOutcome | None) -> Comparison | None:
     if outcome is None or outcome.verdict != "found" or len(outcome.steps) > 1:
         return None
     return outcome.confirmed
-
-
-def _second_slot(state: JobState, view: SlotView, known: Replication) -> Slot | None:
-    """The slot that was begun on, else one of the other machine in use with most launches; None: no other.
-
-    A slot that failed is not replaced by another one.
-    """
-    out = machines_out(state.events)
-    slots = [slot for slot in view.in_use if slot.machine != known.machine and slot.machine not in out]
-    if known.slot and known.slot in {slot.name for slot in view.all}:
-        return next((slot for slot in slots if slot.name == known.slot), None)
-    measured = [launch.machine for launch in state.launches if launch.outcome == "measured"]
-    return max(slots, key=lambda slot: measured.count(slot.machine), default=None)
-
-
-def _lost(state: JobState, known: Replication) -> str:
-    """Why the slot that was begun on is not in use any more."""
-    here = [x for x in ended_launches(state.launches) if x.slot == known.slot and x.cause]
-    return f"{known.slot} is not in use any more" + (f": {here[-1].cause}" if here else "")
-
-
-def _next_in_pair(plan: BisectPlan, step: Comparison, slot: Slot, state: JobState) -> LaunchRequest | Fact:
-    records, look = state.launches, _expected(plan, state.launches)
-    made = _launches(records, plan, step)
-    here = [launch.index for launch in made if launch.slot == slot.name]
-    if len(here) % 2 == 0:
-        parent, culprit = made_elsewhere(made, step, home_machine(made, step, look))
-        if confirm.elsewhere(parent, culprit, look) is not None:
-            return _note(step, "")
-        if not fits_budget(records, plan.budget):
-            return _note(step, plan.budget_spent)
-    number = len(here) + 2 * (here[:1] == [step.parent])
-    index = confirm.turn(step.parent, step.culprit, number)
-    change, runs = plan.positions[index].change, _confirming_launch(records, step).runs
-    why = f"the A/B on another machine, pair {len(here) // 2 + 1}"
-    mate = None if len(here) % 2 else plan.positions[step.parent + step.culprit - index].change
-    return LaunchRequest(index, change, PURPOSE, runs, why, mate=mate)
 
 
 def _launches(records: Sequence[Launch], plan: BisectPlan, step: Comparison) -> tuple[LaunchEstimate, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from perfbisect.bisect.bisection import Bisection, read_bisection, recast_bisection
+from perfbisect.bisect.bisection import Bisection, recast_bisection
 from perfbisect.bisect.decision.machines import machine_offsets
 from perfbisect.bisect.decision.model import Beliefs, Comparison, NamedStep, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
@@ -31,7 +31,7 @@ from perfbisect.jobs.documents import (
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import guard_metrics, plan_cell
-from perfbisect.jobs.replay import Launch, minutes_saved, reported_value
+from perfbisect.jobs.replay import minutes_saved, reported_value
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -69,10 +69,6 @@ def _shown_beliefs(beliefs: Beliefs) -> Beliefs:
         none=shown_probability(beliefs.none),
         leading_p=shown_probability(beliefs.leading_p),
     )
-
-
-def _shown_step(step: NamedStep) -> NamedStep:
-    return replace(step, probability=shown_probability(step.probability))
 
 
 class PositionDocument(Document):
@@ -164,7 +160,7 @@ class BisectResult(RangeDocument, MeasuredDocument):
     """Every position of the range, the good end first: what positions everywhere count through."""
     merged: tuple[PositionDocument, ...]
     not_tested: tuple[Change, ...]
-    steps: tuple[Annotated[NamedStep, AfterValidator(_shown_step)], ...] = ()
+    steps: tuple[NamedStep, ...] = ()
     """Where every step was asked for: those that were named, in the history's order."""
     log_differences: tuple[tuple[str, str, str], ...] = ()
     """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
@@ -199,11 +195,6 @@ class BisectResult(RangeDocument, MeasuredDocument):
         return brief.model_copy(update={"history": history, "beliefs": beliefs, "left_out": left})
 
 
-def read_result(job: Job, events: Sequence[JournalEvent]) -> BisectResult:
-    """How a bisection ended, or how far it is; UsageError if the journal holds no readable one."""
-    return build_result(read_bisection(job, events))
-
-
 def result_for_metric(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> BisectResult:
     """The result as if another metric had been asked for.
 
@@ -229,13 +220,25 @@ def build_result(bisection: Bisection) -> BisectResult:
     skips = (*skip_documents(plan), *_measured_skips(bisection, measured))
     skipped = {skip.change.id for skip in skips}
     example = next((x.attempt for x in reversed(bisection.measured) if x.change.id == shown.id), None)
+    launched = {
+        (index, change.id): change
+        for index, position in enumerate(plan.positions)
+        for change in position.changes
+    }
+    # The culprits of a narrowed range, the likeliest first.
+    p = outcome.beliefs.p if outcome and outcome.beliefs and outcome.verdict == "narrowed" else ()
+    narrowed = bisection.likeliest if p else ()
     return BisectResult(
         **measured_fields(
             bisection.job,
             plan,
             cell,
             records,
-            lambda launch: _launched_change(launch, plan, check),
+            lambda launch: (
+                check.change
+                if check.change is not None and launch.change.id == check.change.id
+                else launched[launch.position, launch.change.id]
+            ),
             minutes_saved(bisection.events, records),
         ),
         outcome=outcome.verdict if outcome else "inconclusive" if bisection.is_recast else "unfinished",
@@ -245,7 +248,7 @@ def build_result(bisection: Bisection) -> BisectResult:
         probability=outcome.probability if outcome else 0.0,
         culprit=(shown if bisection.found and len(culprits) == 1 and not bisection.is_on_branch else None),
         culprits=tuple(positions[index] for index in culprits),
-        candidates=_narrowed_range(bisection, positions),
+        candidates=tuple(CandidateDocument(position=positions[i], probability=p[i]) for i in narrowed),
         parent=parent if bisection.found else None,
         confirmed=confirmed,
         whole=outcome.whole if outcome else None,
@@ -266,7 +269,10 @@ def build_result(bisection: Bisection) -> BisectResult:
             if position.index not in measured and position.changes[0].id not in skipped
         ),
         reproduce=commands_document(cell, plan.setting, shown, example),
-        steps=outcome.steps if outcome else (),
+        steps=tuple(
+            replace(step, probability=shown_probability(step.probability))
+            for step in (outcome.steps if outcome else ())
+        ),
         log_differences=(
             log_differences(*([x.measurement for x in side] for side in bisection.sides))
             if bisection.found
@@ -278,24 +284,6 @@ def build_result(bisection: Bisection) -> BisectResult:
         revert=bisection.revert,
         cherry_picks=(plan.branch.own if bisection.is_on_branch and plan.branch else ()),
     )
-
-
-def _launched_change(launch: Launch, plan: BisectPlan, check: RevertCheck) -> Change:
-    """The change of a launch; LookupError if it is not at its position."""
-    if check.change is not None and launch.change.id == check.change.id:
-        return check.change
-    known = {change.id: change for change in plan.positions[launch.position].changes}
-    return known[launch.change.id]
-
-
-def _narrowed_range(
-    bisection: Bisection, positions: Sequence[PositionDocument]
-) -> tuple[CandidateDocument, ...]:
-    outcome = bisection.outcome
-    if outcome is None or outcome.verdict != "narrowed" or outcome.beliefs is None:
-        return ()
-    p = outcome.beliefs.p
-    return tuple(CandidateDocument(position=positions[i], probability=p[i]) for i in bisection.likeliest)
 
 
 def _machines(bisection: Bisection) -> Iterator[FleetMachineDocument]:
@@ -351,25 +339,16 @@ def _measured_skips(bisection: Bisection, measured: set[int]) -> Sequence[SkipDo
 
 def _guards(bisection: Bisection) -> tuple[GuardDocument, ...]:
     """Judged once, when the job has ended: in the A/B, or without one over all launches of the sides."""
-    sides, others = _compared_attempts(bisection)
-    guards = guard_metrics(plan_cell(bisection.plan))
-    # Bonferroni over the guards. Once, at the end: a look after each launch would multiply the error.
-    error, has_ended = GUARD_ERROR / max(1, len(guards)), bisection.outcome is not None
-    return tuple(_judge_guard(guard, [*sides, *others], error, has_ended) for guard in guards)
-
-
-def _compared_attempts(
-    bisection: Bisection,
-) -> tuple[tuple[list[Attempt], list[Attempt]], list[list[Attempt]]]:
-    """The launches of both sides, and those of other changes by change."""
     attempts: dict[tuple[int, bool], list[Attempt]] = {}
     for launch in bisection.measured:
         if launch.purpose in SEARCHING:
             key = launch.position, launch.purpose == "confirm"
             attempts.setdefault(key, []).append(launch.measurement)
-    left, right = bisection.compared
-    a, b = (attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in (left, right))
-    return (a, b), list(attempts.values())
+    sides = [attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in bisection.compared]
+    guards = guard_metrics(plan_cell(bisection.plan))
+    # Bonferroni over the guards. Once, at the end: a look after each launch would multiply the error.
+    error, has_ended = GUARD_ERROR / max(1, len(guards)), bisection.outcome is not None
+    return tuple(_judge_guard(guard, [*sides, *attempts.values()], error, has_ended) for guard in guards)
 
 
 def _phases(bisection: Bisection) -> PhasesDocument | None:
@@ -381,12 +360,9 @@ def _phases(bisection: Bisection) -> PhasesDocument | None:
         if launch.purpose in SEARCHING and not is_compared:
             others.setdefault(launch.position, []).append(launch.measurement)
     left, right = (bisection.plan.positions[x].change.short for x in bisection.compared)
-    return phases_document((left, right), (a, b), others.values(), is_blocked=_is_blocked(bisection))
-
-
-def _is_blocked(bisection: Bisection) -> bool:
-    """Whether the launches of both changes are those of the A/B and no others."""
-    return all(launch.purpose == "confirm" for side in bisection.sides for launch in side)
+    # Whether these launches are those of the A/B and no others.
+    is_blocked = all(launch.purpose == "confirm" for side in bisection.sides for launch in side)
+    return phases_document((left, right), (a, b), others.values(), is_blocked=is_blocked)
 
 
 def _judge_guard(

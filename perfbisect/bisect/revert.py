@@ -75,7 +75,19 @@ def next_launch(
     reverted = check.change
 
     def next_in_block(state: JobState) -> LaunchRequest | Fact:
-        return _next_in_block(plan, reverted, state.launches)
+        records = state.launches
+        sides = _sides(records, plan, reverted)
+        side = ab_test.next_side(_test(plan), sides)
+        if side is None:
+            return Fact(PURPOSE, {"note": ""})
+        if not fits_budget(records, plan.budget):
+            return Fact(PURPOSE, {"note": plan.budget_spent})
+        position, change, name = plan.last, plan.positions[plan.last].change, "the later end"
+        if side == "b":
+            position, change, name = position + 1, reverted, f"{name} less the culprit"
+        runs = next((launch.runs for launch in reversed(records) if launch.purpose == "confirm"), 1)
+        why = f"{name}, launch {len(sides) + 1}"
+        return LaunchRequest(position, change, PURPOSE, runs, why, side=f"{change.short}, {name},")
 
     return turn(next_in_block, state, view, _slot(state, view))
 
@@ -105,21 +117,6 @@ def _reverted_end(plan: BisectPlan, revert: Revert | None, outcome: SearchOutcom
     if culprit.kind != "commit" or revert is None:
         return "releases cannot be taken back"
     return revert(head, culprit)
-
-
-def _next_in_block(plan: BisectPlan, reverted: Change, records: Sequence[Launch]) -> LaunchRequest | Fact:
-    sides = _sides(records, plan, reverted)
-    side = ab_test.next_side(_test(plan), sides)
-    if side is None:
-        return Fact(PURPOSE, {"note": ""})
-    if not fits_budget(records, plan.budget):
-        return Fact(PURPOSE, {"note": plan.budget_spent})
-    position, change, name = plan.last, plan.positions[plan.last].change, "the later end"
-    if side == "b":
-        position, change, name = position + 1, reverted, f"{name} less the culprit"
-    runs = next((launch.runs for launch in reversed(records) if launch.purpose == "confirm"), 1)
-    why = f"{name}, launch {len(sides) + 1}"
-    return LaunchRequest(position, change, PURPOSE, runs, why, side=f"{change.short}, {name},")
 
 
 def _test(plan: BisectPlan) -> ab_test.AbTest:

@@ -16,7 +16,6 @@ from perfbisect.jobs.loop import (
     JobState,
     LaunchPolicy,
     SlotView,
-    drain,
     fits_budget,
     launch_in_steps,
 )
@@ -105,7 +104,13 @@ def run_experiment(
         UsageError: the journal is of another kind, or a launch cannot be compared.
         Interrupted: Ctrl-C or a stop.
     """
-    return drain(run_in_steps(kind, job, tools, until=until, poll=None))
+    steps = run_in_steps(kind, job, tools, until=until, poll=None)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
 
 
 def run_in_steps(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,10 +25,6 @@ from perfbisect.stats.threshold import LEAST
 from perfbisect.system.files import write_atomic
 
 
-def _read_attempt(value: Attempt | Mapping[str, Any]) -> Attempt:
-    return value if isinstance(value, Attempt) else from_dict(value)
-
-
 class RecordedLevel(PlanPart):
     """Launches of one change under one cell; ``cell`` as it was served, ``attempts`` without their facts."""
 
@@ -41,7 +37,14 @@ class RecordedLevel(PlanPart):
     environment: str
     exclude_newer: str = ""
     constraints: str = ""
-    attempts: tuple[Annotated[Attempt, PlainValidator(_read_attempt), PlainSerializer(to_dict)], ...]
+    attempts: tuple[
+        Annotated[
+            Attempt,
+            PlainValidator(lambda value: value if isinstance(value, Attempt) else from_dict(value)),
+            PlainSerializer(to_dict),
+        ],
+        ...,
+    ]
 
     @property
     def days(self) -> str:

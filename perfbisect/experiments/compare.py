@@ -384,19 +384,16 @@ def _contradictions(result: CompareResult) -> Iterator[_Contradiction]:
         if judged.name not in (name, whole) or length in shown:
             continue
         other = name if judged.name == whole else whole
-        row = by_name.get(_same_statistic(judged, other))
+        # The same statistic of the other; one number a run stands for a median.
+        statistic = judged.statistic or "median"
+        if METRICS[other].per_request:
+            row = by_name.get(str(MetricRef(other, statistic)))
+        else:
+            row = by_name.get(other) if statistic == "median" else None
         if row is None or row.judged or row.verdict in (verdict.verdict, "inconclusive"):
             continue
         shown.add(length)
         yield _Contradiction(other == name, row, by_name.get(length))
-
-
-def _same_statistic(metric: MetricRef, other: str) -> str:
-    """Another metric in the same statistic, by its row's name; one number a run stands for a median."""
-    statistic = metric.statistic or "median"
-    if not METRICS[other].per_request:
-        return other if statistic == "median" else ""
-    return str(MetricRef(other, statistic))
 
 
 def _status(result: CompareResult) -> JobStatus:

@@ -93,6 +93,9 @@ def _plan_fields(
     each = costs.launch + plan.runs * costs.run
     most = plan.max_launches * each
     low, high = (most, most) if plan.budget is None else (plan.per_look * each, min(plan.budget, most))
+    names = list(dict.fromkeys(slot.machine for slot in setup.placed.slots))
+    used = [machine for name in names for machine in setup.placed.machines if machine.name == name][:turns]
+    needed = {setup.builder.key(side.change) for side in plan.sides} if used else set()
     return {
         "cell": cell_document(setup.cell, plan.ref),
         "metric": metric_document(plan.ref, plan.smallest_effect),
@@ -104,7 +107,16 @@ def _plan_fields(
         "minutes_low": low + builds.minutes,
         "minutes_high": high + builds.minutes,
         "budget_minutes": most if plan.budget is None else plan.budget,
-        "machines": _forecast_machines(plan, setup, turns, low, high),
+        "machines": tuple(
+            forecast_machine(
+                machine,
+                0.0 if number else low,
+                high * len(range(number, turns, len(used))) / turns,
+                gpus=setup.cell.gpus,
+                needed=needed,
+            )
+            for number, machine in enumerate(used)
+        ),
         "minutes_basis": earlier.basis,
         "notes": (*plan.notes, *builds.notes()),
     }
@@ -166,25 +178,6 @@ def forecast_blocks(plan: ComparePlan, earlier: Sequence[Attempt]) -> tuple[int 
     known = [count for count in blocks if count is not None]
     enough = max(known) if len(known) == len(blocks) else None
     return enough, f"if nothing changed{bounds}; noise: {learnt.source}"
-
-
-def _forecast_machines(
-    plan: MeasurementPlan, setup: MeasurementSetup, turns: int, low: float, high: float
-) -> tuple[MachineForecastDocument, ...]:
-    """What machines of a fleet do of so many minutes, in so many turns."""
-    names = list(dict.fromkeys(slot.machine for slot in setup.placed.slots))
-    used = [machine for name in names for machine in setup.placed.machines if machine.name == name][:turns]
-    needed = {setup.builder.key(side.change) for side in plan.sides} if used else set()
-    return tuple(
-        forecast_machine(
-            machine,
-            0.0 if number else low,
-            high * len(range(number, turns, len(used))) / turns,
-            gpus=setup.cell.gpus,
-            needed=needed,
-        )
-        for number, machine in enumerate(used)
-    )
 
 
 def plan_lines(plan: LaunchPlanDocument) -> list[str]:

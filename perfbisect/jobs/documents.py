@@ -19,7 +19,7 @@ from perfbisect.jobs.journal import RESTORE
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig
 from perfbisect.jobs.replay import Launch, lost_minutes
 from perfbisect.model.attempt import Attempt
-from perfbisect.model.cell import Cell, DeployYaml
+from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.serving.log_facts import combine_launches, fact_differences
@@ -218,6 +218,10 @@ def measured_fields(
     saved: float = 0.0,
 ) -> dict[str, Any]:
     """The fields of a :class:`MeasuredDocument`; ``saved``: minutes that were not waited for."""
+    phases: dict[str, float] = {}
+    for launch in records:
+        for phase, seconds in (launch.attempt.seconds if launch.attempt else {}).items():
+            phases[phase] = phases.get(phase, 0.0) + seconds / 60
     return {
         "job": job.id,
         "folder": str(job.path),
@@ -226,7 +230,13 @@ def measured_fields(
         "environment": plan.setting.environment,
         "client": plan.setting.instrument,
         "launches": tuple(_named(job, plan, records, change_of)),
-        "minutes": minutes_document(records, plan.budget or 0.0, saved),
+        "minutes": MinutesDocument(
+            total=sum(launch.minutes for launch in records),
+            budget=plan.budget or 0.0,
+            lost=lost_minutes(records),
+            by_phase=phases,
+            saved=saved,
+        ),
         "versions": versions(plan.setting, records),
         "notes": plan.notes,
     }
@@ -266,28 +276,12 @@ def cell_document(cell: Cell, metric: MetricRef) -> CellDocument:
     """A cell; ``metric``: the judged one."""
     fields = hide_literals(cell.model_dump(mode="json", by_alias=True))
     known = {name: value for name, value in fields.items() if name in CellDocument.model_fields}
-    deploy = cell.deploy_yaml and _deploy_document(cell.deploy_yaml)
+    deploy = cell.deploy_yaml
+    if deploy is not None:
+        places = deploy.model_dump(by_alias=True, exclude_none=True, exclude={"text"})
+        known["deploy_yaml"] = places if deploy.text is None else {**places, "digest": digest(deploy.text)}
     sampling = cell.sampling.model_dump(exclude_none=True)
-    return CellDocument(
-        **known | {"deploy_yaml": deploy, "sampling": sampling}, digest=cell.digest, metric=str(metric)
-    )
-
-
-def _deploy_document(deploy: DeployYaml) -> dict[str, str]:
-    places = deploy.model_dump(by_alias=True, exclude_none=True, exclude={"text"})
-    return places if deploy.text is None else {**places, "digest": digest(deploy.text)}
-
-
-def minutes_document(records: Sequence[Launch], budget: float, saved: float = 0.0) -> MinutesDocument:
-    """Where the minutes went, by phase; lost are those of attempts that are no evidence."""
-    phases: dict[str, float] = {}
-    for launch in records:
-        for phase, seconds in (launch.attempt.seconds if launch.attempt else {}).items():
-            phases[phase] = phases.get(phase, 0.0) + seconds / 60
-    total = sum(x.minutes for x in records)
-    return MinutesDocument(
-        total=total, budget=budget, lost=lost_minutes(records), by_phase=phases, saved=saved
-    )
+    return CellDocument(**known | {"sampling": sampling}, digest=cell.digest, metric=str(metric))
 
 
 def versions(setting: MeasurementConfig, records: Iterable[Launch]) -> dict[str, Any]:

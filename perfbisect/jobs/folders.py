@@ -241,7 +241,13 @@ class Jobs:
 
     def unfinished(self) -> tuple[Job, ...]:
         """Jobs without a verdict or with an unreadable journal, oldest first."""
-        return tuple(job for job in self.all() if not _finished(job))
+        jobs = []
+        for job in self.all():
+            with contextlib.suppress(UsageError, MachineError):
+                if job.finished:
+                    continue
+            jobs.append(job)
+        return tuple(jobs)
 
     def named(self, identity: str) -> Job:
         """The job of an id from a file; it may not exist. :raises UsageError: it is no name of a folder."""
@@ -290,13 +296,6 @@ class Jobs:
                 next_step=f"perfbisect {verb} {jobs[-1].id}",
             )
         return jobs[0]
-
-
-def _finished(job: Job) -> bool:
-    try:
-        return job.finished
-    except (UsageError, MachineError):
-        return False
 
 
 def _ids(jobs: Sequence[Job]) -> str:

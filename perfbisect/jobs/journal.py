@@ -107,14 +107,6 @@ def with_checksum(document: bytes) -> bytes:
     return b'%b,"crc32":"%08x"}\n' % (start, zlib.crc32(start))
 
 
-def checksum_state(line: bytes) -> bool | None:
-    """Whether a line has the checksum that it names; None if it names none."""
-    # Found by its place at the end, not by parsing: the bytes are checked, whatever they mean.
-    start, end = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
-    found = _CHECKSUM.fullmatch(end)
-    return None if found is None else int(found[1], 16) == zlib.crc32(start)
-
-
 _EVENT = TypeAdapter(JournalEvent)
 
 
@@ -195,12 +187,14 @@ def read(path: Path) -> Contents:
             event = parse(line.decode("utf-8"))
             # Launches of a job say the same but for their numbers; the larger part of each are its facts.
             event = replace(event, data=compact(event.data, texts, _FACTS.get(event.kind, "")), file=path)
-            state = checksum_state(line)
-            if state is False:
+            # Found by its place at the end, not by parsing: the bytes are checked, whatever they mean.
+            start, end = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
+            checksum = _CHECKSUM.fullmatch(end)
+            if checksum is not None and int(checksum[1], 16) != zlib.crc32(start):
                 raise ValueError("its checksum is another: the line was changed")
-            if state is None and has_checksums:
+            if checksum is None and has_checksums:
                 raise ValueError("it has no checksum, and the lines before it have one")
-            has_checksums = state is not None
+            has_checksums = checksum is not None
             if event.seq != number:
                 raise ValueError(f"seq {event.seq} where {number} must stand")
         except NewerSchemaError as error:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import TypeVar
 
 from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded, LaunchStarted
@@ -20,8 +19,6 @@ from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
-
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -118,6 +115,8 @@ class Launches:
         self._job, self._journal, self._tools, self._policy = job, journal, tools, policy
         self.failures, self._replay = Failures(job, tools), JournalReplay()
         self._orders: dict[str, LaunchRequest] = {}
+        self._begun: set[int] = set()
+        """Positions whose environments were built ahead, each at most once a process."""
 
     @property
     def state(self) -> JobState:
@@ -208,30 +207,22 @@ class Launches:
     def _find(self, attempt_id: str) -> Launch:
         return next(launch for launch in self.state.launches if launch.id == attempt_id)
 
-
-class _BuildAhead:
-    """Builds environments beside launches, each at most once a process."""
-
-    def __init__(self, job: Job, journal: Journal, tools: JobContext, pool: WorkerPool) -> None:
-        self._job, self._journal, self._tools, self._pool = job, journal, tools, pool
-        self._begun: set[int] = set()
-
-    def after(self, launches: Launches, policy: LaunchPolicy, slot: Slot) -> None:
-        """Build what is likely to be needed after the launch that has begun on a slot."""
+    def build_ahead(self, pool: WorkerPool, slot: Slot) -> None:
+        """Build, beside launches, what is likely to be needed after the one that has begun on a slot."""
         ahead = self._tools.ahead
         # Checked before the likely positions are computed, which takes a posterior for each answer.
-        if ahead is None or not self._pool.has_room_beside(ahead.at_once):
+        if ahead is None or not pool.has_room_beside(ahead.at_once):
             return
-        state = launches.state
+        state = self.state
         running = next(x for x in reversed(state.launches) if x.outcome == "running" and x.slot == slot.name)
         begun = self._begun | {launch.position for launch in state.launches}
-        for position, change in policy.likely(state, running, launches.view(slot)):
+        for position, change in self._policy.likely(state, running, self.view(slot)):
             if position in begun or not ahead.wanted(change):
                 continue
-            if not self._pool.has_room_beside(ahead.at_once):
+            if not pool.has_room_beside(ahead.at_once):
                 return
             self._begun.add(position)
-            self._pool.beside(partial(self._build, ahead, position, change))
+            pool.beside(partial(self._build, ahead, position, change))
 
     def _build(self, ahead: SpareCores, position: int, change: Change) -> None:
         log = self._job.path / "ahead" / f"{position}.log"
@@ -253,7 +244,7 @@ def launch_in_steps(
     Raises what :meth:`Launches.finish` raises, and Interrupted after Ctrl-C or a stop request.
     """
     launches = Launches(job, journal, tools, policy)
-    failures, ahead = launches.failures, _BuildAhead(job, journal, tools, pool)
+    failures = launches.failures
     while True:
         for slot in failures.ready(pool.busy):
             if slot not in failures.in_use:
@@ -269,7 +260,7 @@ def launch_in_steps(
             if isinstance(decision, LaunchRequest):
                 launches.announce(decision, slot)
                 pool.start(decision, slot)
-                ahead.after(launches, policy, slot)
+                launches.build_ahead(pool, slot)
         else:
             if pool.busy:
                 waits = [seconds for seconds in (poll, failures.rest) if seconds is not None]
@@ -283,16 +274,6 @@ def launch_in_steps(
                 failures.wait()
             else:
                 raise PerfbisectError("the job waits for a launch, and none is under way")
-
-
-def drain(steps: Generator[float, None, _Result]) -> _Result:
-    """Make all steps, one after the other; return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result
 
 
 def fits_budget(records: Sequence[Launch], budget: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from statistics import median
@@ -229,7 +229,10 @@ class JournalReplay:
                     for identity, launch in self._launches.items():
                         self._launches[identity] = launch.valued(self._metric)
                 elif event.kind == "started":
-                    launch = _started(event, len(self._launches) + 1)
+                    data = dict(event.data)
+                    names = {"id": data.pop("attempt"), "change": Change.of(data.pop("change"))}
+                    numbered = {**names, "number": len(self._launches) + 1, "started_at": event.time}
+                    launch = _LAUNCH.validate_python({**data, **numbered})
                     self._launches[launch.id] = launch
                 elif event.kind in ("launched", "abandoned", "finished", "failed", "discarded"):
                     attempt = event.data.get("attempt")
@@ -248,12 +251,6 @@ class JournalReplay:
 def launches(events: Sequence[JournalEvent]) -> tuple[Launch, ...]:
     """All launches of a job; UsageError if an event cannot be parsed."""
     return JournalReplay().read(events)
-
-
-def _started(event: JournalEvent, number: int) -> Launch:
-    data = dict(event.data)
-    names = {"id": data.pop("attempt"), "change": Change.of(data.pop("change"))}
-    return _LAUNCH.validate_python({**data, **names, "number": number, "started_at": event.time})
 
 
 def _updated(launch: Launch, event: JournalEvent) -> Launch:
@@ -294,19 +291,6 @@ def awaiting_retry(records: Iterable[Launch]) -> dict[int, Launch]:
             if launch.built and not is_retry:
                 failed[launch.position] = launch
     return failed
-
-
-def retry_due(records: Sequence[Launch], slot: str, slots: Collection[str]) -> Launch | None:
-    """The failed launch to repeat on this slot.
-
-    It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
-    """
-    # A retry that is running on another slot is not due again.
-    running = {launch.position for launch in records if launch.outcome == "running"}
-    for launch in awaiting_retry(records).values():
-        if launch.position not in running and (launch.slot == slot or launch.slot not in slots):
-            return launch
-    return None
 
 
 def require_comparable(

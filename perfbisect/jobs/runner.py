@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfbisect.common.quantities import counted
 from perfbisect.environments.base import Builder
-from perfbisect.errors import BuildError, Interrupted, MachineError
+from perfbisect.errors import BuildError, MachineError
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock, Journal
@@ -114,12 +114,6 @@ class JobContext:
     """Returns an open launch's attempt from the machine where it goes on, once it has ended; None: here."""
     revert: Revert | None = None
     revert_hunks: RevertHunks | None = None
-
-
-def check_stop(job: Job) -> None:
-    """Raise Interrupted if a stop was requested."""
-    if job.stop_requested:
-        raise Interrupted(f"job {job.id}: a stop was requested", next_step=f"perfbisect resume {job.id}")
 
 
 def record_start(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfbisect.jobs.loop import Decision, Done, Fact, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.replay import Launch, LaunchRequest, awaiting_retry
@@ -28,13 +28,20 @@ def sequential(
     ``block``: launches that are compared within themselves: on a fleet each block is made on one machine, the
     machines in turn, and does not count if its machine is given up; 0: all launches are made on one slot.
     """
-    blocks = _Blocks(block)
 
     def next_in_block(state: JobState, view: SlotView) -> Decision:
-        slot = blocks.slot(state, view.in_use)
-        if isinstance(slot, Fact):
-            return slot
-        return turn(next_launch, state, view, slot)
+        if not block or not any(slot.machine for slot in view.in_use):
+            return turn(next_launch, state, view, view.in_use[0])
+        machines = list({slot.machine: slot for slot in reversed(view.in_use)}.values())[::-1]
+        measured = [launch for launch in state.launches if launch.outcome == "measured"]
+        begun = measured[len(measured) - len(measured) % block :]
+        if not begun:
+            return turn(next_launch, state, view, machines[len(measured) // block % len(machines)])
+        same = next((slot for slot in machines if slot.name == begun[-1].slot), None)
+        if same is not None:
+            return turn(next_launch, state, view, same)
+        reason = f"its block cannot be continued: {begun[0].machine} is not used any more"
+        return Fact("discarded", {"attempt": begun[0].id, "reason": reason})
 
     def admitted(launch: Launch, state: JobState, _: Sequence[Slot]) -> str:
         if launch.attempt is not None:
@@ -74,25 +81,3 @@ def broken_twice(
     if launch.built and launch.position not in awaiting_retry(before):
         return None
     return order.side or order.change.short, advice
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """Which slot makes the next launch; ``size``: launches of a block."""
-
-    size: int
-
-    def slot(self, state: JobState, in_use: Sequence[Slot]) -> Slot | Fact:
-        """The slot, or that a launch of a block that cannot be continued is discarded."""
-        if not self.size or not any(slot.machine for slot in in_use):
-            return in_use[0]
-        machines = list({slot.machine: slot for slot in reversed(in_use)}.values())[::-1]
-        measured = [launch for launch in state.launches if launch.outcome == "measured"]
-        begun = measured[len(measured) - len(measured) % self.size :]
-        for slot in machines:
-            if begun and slot.name == begun[-1].slot:
-                return slot
-        if begun:
-            reason = f"its block cannot be continued: {begun[0].machine} is not used any more"
-            return Fact("discarded", {"attempt": begun[0].id, "reason": reason})
-        return machines[len(measured) // self.size % len(machines)]

@@ -19,7 +19,7 @@ from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.phases import FILE as PHASE_FILE
 from perfbisect.jobs.phases import PhaseRecord, write_phase
 from perfbisect.jobs.replay import Launch, LaunchRequest, Timeline, launches
-from perfbisect.jobs.runner import JobContext, check_stop, record_abandoned, record_end, record_start
+from perfbisect.jobs.runner import JobContext, record_abandoned, record_end, record_start
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import FILE
 from perfbisect.measure.executor import AttemptRequest
@@ -73,7 +73,10 @@ class WorkerPool:
             Interrupted: a stop was requested.
             MachineError: the lease of the slots is lost.
         """
-        check_stop(self._job)
+        if self._job.stop_requested:
+            raise Interrupted(
+                f"job {self._job.id}: a stop was requested", next_step=f"perfbisect resume {self._job.id}"
+            )
         self._tools.check()
         cell, at = order.cell or self._cell, self._timeline.minutes()
         request = record_start(self._job, self._journal, self._tools, cell, order, slot, at)

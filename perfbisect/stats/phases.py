@@ -123,8 +123,10 @@ _PHASES: Final = (
     ),
 )
 
-_ROLES: Final = ("api_server", "engine_core", "worker", "other")
-_CPU_SHARE, _CPU_OF_ALL = 0.05, 0.02
+_CPU_PHASES: Final = tuple(
+    _Phase(role, "cpu", "CPU ms a request", _per_request(role, 1e3), 0.05, _per_request("all", 1e3), 0.02)
+    for role in ("api_server", "engine_core", "worker", "other")
+)
 
 
 def compare_phases(
@@ -149,7 +151,7 @@ def compare_phases(
         if (values := _Series.read(phase, stage, [_engine(stage, side) for side in (a, b, *others)]))
     ]
     cpu = [_cpu(side) for side in (a, b, *others)]
-    series += [values for role in _ROLES if (values := _Series.read(_cpu_phase(role), "", cpu))]
+    series += [values for phase in _CPU_PHASES if (values := _Series.read(phase, "", cpu))]
     error = ERROR / max(1, len(series))
     return tuple(values.judge(error, is_blocked) for values in series)
 
@@ -166,11 +168,6 @@ def _cpu(side: Sequence[RunCounters]) -> list[_Counters]:
         whole = {"requests": max(requests)} if requests and launch.cpu_s else {}
         rows.append({**launch.cpu_s, "all": math.fsum(launch.cpu_s.values()), **whole})
     return rows
-
-
-def _cpu_phase(role: str) -> _Phase:
-    unit, whole = "CPU ms a request", _per_request("all", 1e3)
-    return _Phase(role, "cpu", unit, _per_request(role, 1e3), _CPU_SHARE, whole, _CPU_OF_ALL)
 
 
 @dataclass(frozen=True)
