@@ -19,7 +19,6 @@ from perfbisect.model.commit_details import (
     BlastRadius,
     ChangedFile,
     Commit,
-    LaterCommit,
     MeasuredCell,
     OnsetNight,
     Ranking,
@@ -69,7 +68,7 @@ def question(history: HistoryRepository, *, blank: bool = False, reverted: bool 
         commits=onset,
         places=(OnsetNight(NIGHT, 1.0, frozenset(c.sha for c in onset)),),
         cells=tuple(map(ran, MODELS)),
-        later=tuple(LaterCommit(c, "recovery") for c in later),
+        later=tuple((c, "recovery") for c in later),
         recovered=True,
         cause="product",
     )

@@ -23,7 +23,6 @@ from perfbisect.bisect.search_events import (
     launch_under_way,
     machines_out,
     pending_launches,
-    put_out,
     slot_record,
     to_search_events,
     why_out,
@@ -90,7 +89,20 @@ def _next(
         return out_of_use
     outcome = named_step(state.events)
     if outcome is None:
-        return _search(job, plan, state, view)
+        try:
+            step = next_step(with_builds(plan, state.events), state.launches, view.slot.name, view.names)
+        except (ArithmeticError, ValueError) as error:
+            raise ServerError(
+                f"this range cannot be bisected: {error}",
+                where=job.path,
+                next_step="choose other ends",
+            ) from error
+        if not isinstance(step, SearchOutcome):
+            return Idle() if isinstance(step, Wait) else step
+        # A verdict without a name ends the job; a name is a fact, since checks of the step may follow.
+        if step.verdict != "found":
+            return Done(asdict(step))
+        return Fact(_NAMED, OUTCOME.dump_python(step, mode="json"), ends_others=True)
     more = replicate.next_launch(plan, outcome, state, view)
     if more is None and plan.confirm_revert:
         more = revert.next_launch(plan, outcome, state, view, reverted)
@@ -105,24 +117,6 @@ def named_step(events: Sequence[JournalEvent]) -> SearchOutcome | None:
         if event.kind == "plan":
             return None
     return None
-
-
-def _search(job: Job, plan: BisectPlan, state: JobState, view: SlotView) -> Decision:
-    try:
-        step = next_step(with_builds(plan, state.events), state.launches, view.slot.name, view.names)
-    except (ArithmeticError, ValueError) as error:
-        raise ServerError(
-            f"this range cannot be bisected: {error}",
-            where=job.path,
-            next_step="choose other ends",
-        ) from error
-    if isinstance(step, SearchOutcome):
-        # A verdict without a name ends the job; a name is recorded as a fact, since checks of the step may
-        # follow.
-        if step.verdict != "found":
-            return Done(asdict(step))
-        return Fact(_NAMED, OUTCOME.dump_python(step, mode="json"), ends_others=True)
-    return Idle() if isinstance(step, Wait) else step
 
 
 def next_step(
@@ -186,7 +180,7 @@ def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | Giv
         return None
     offsets = machine_offsets(to_search_events(state.launches, plan), plan.last, plan.search.sign)
     outlying = (offset for offset in outlying_machines(offsets) if offset.machine not in known)
-    return next((put_out(offset) for offset in outlying), None)
+    return next((Fact("machine", asdict(offset)) for offset in outlying), None)
 
 
 def _admit(plan: BisectPlan, launch: Launch, state: JobState, in_use: Sequence[Slot]) -> str:

@@ -31,7 +31,6 @@ from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.common.quantities import percent
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.loop import Fact
 from perfbisect.jobs.replay import Launch, ended_launches
 from perfbisect.model.metric import MetricRef
 
@@ -214,8 +213,3 @@ def why_out(offset: MachineOffset, plan: BisectPlan) -> str:
         f"{percent(effect)} (95 % interval {percent(low)} to {percent(high)}), and machines of one class "
         f"differ by less than {percent(math.expm1(UNLIKE), False)}"
     )
-
-
-def put_out(offset: MachineOffset) -> Fact:
-    """That a machine is out of use."""
-    return Fact("machine", _OFFSET.dump_python(offset, mode="json"))

@@ -160,10 +160,10 @@ class CompareRequest(MeasureOptions, BlockOptions):
         from perfbisect.commands.comparisons import ladder_cells, run_comparisons
         from perfbisect.commands.output import report_result
         from perfbisect.experiments.measure import exit_code
-        from perfbisect.experiments.several import sweep_result
+        from perfbisect.experiments.several import SweepResult
 
         def conclude(comparisons: list[CompareResult]) -> CommandResult:
-            result = sweep_result(comparisons)
+            result = SweepResult.of(comparisons)
             code = max(exit_code(comparison.outcome) for comparison in comparisons)
             return report_result(result, result.report(), code)
 
@@ -197,12 +197,12 @@ class VerifyRequest(BuildOptions, BlockOptions):
         from perfbisect.commands.comparisons import run_comparisons
         from perfbisect.commands.output import report_result
         from perfbisect.experiments.measure import exit_code
-        from perfbisect.experiments.several import verify_result
+        from perfbisect.experiments.several import VerifyResult
 
         path, claim = find_claim(self.claim)
 
         def conclude(comparisons: list[CompareResult]) -> CommandResult:
-            result = verify_result(claim, comparisons)
+            result = VerifyResult.of(claim, comparisons)
             return report_result(result, result.report(), exit_code(result.verdict))
 
         request = CompareRequest(

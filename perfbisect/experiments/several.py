@@ -15,6 +15,17 @@ from perfbisect.report.document import Report
 from perfbisect.report.template import render_report
 
 
+def summary_fields(headline: str, cells: Sequence[CompareResult], deciding: CompareResult) -> dict[str, Any]:
+    """The fields of several comparisons; ``deciding``: the one that made the verdict what it is."""
+    rows = (f"{cell.cell.name}: {cell.summary[0]}" for cell in cells if cell.summary)
+    return {
+        "job": deciding.job,
+        "summary": (headline, *rows),
+        "next": deciding.next,
+        "cells": tuple(cells),
+    }
+
+
 class ComparisonsResult(ConclusionDocument):
     """Several comparisons; ``job`` and ``next`` are those of the comparison that decides."""
 
@@ -43,6 +54,23 @@ class VerifyResult(ComparisonsResult):
     metric: str
     verdict: Settled
 
+    @classmethod
+    def of(cls, claim: Claim, comparisons: Sequence[CompareResult]) -> VerifyResult:
+        """The result of a claim's comparisons; one cell refutes it."""
+        verdicts = {result.claim for result in comparisons}
+        verdict: Settled = "holds" if verdicts == {"holds"} else "inconclusive"
+        verdict = "refuted" if "refuted" in verdicts else verdict
+        deciding = next((result for result in comparisons if result.claim == verdict), comparisons[0])
+        headline = f"{claim.claim} ({claim.expect.metric} {claim.expect.change}): {verdict}"
+        return cls(
+            claim=claim.claim,
+            source=claim.source,
+            expected=claim.expect.change,
+            metric=claim.expect.metric,
+            verdict=verdict,
+            **summary_fields(headline, comparisons, deciding),
+        )
+
 
 class SweepResult(ComparisonsResult):
     """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
@@ -51,44 +79,16 @@ class SweepResult(ComparisonsResult):
     schema_: Literal["perfbisect.sweep/5"] = Field(default="perfbisect.sweep/5", alias="schema")
     signature: str
 
-
-def summary_fields(headline: str, cells: Sequence[CompareResult], deciding: CompareResult) -> dict[str, Any]:
-    """The fields of several comparisons; ``deciding``: the one that made the verdict what it is."""
-    rows = (f"{cell.cell.name}: {cell.summary[0]}" for cell in cells if cell.summary)
-    return {
-        "job": deciding.job,
-        "summary": (headline, *rows),
-        "next": deciding.next,
-        "cells": tuple(cells),
-    }
-
-
-def verify_result(claim: Claim, comparisons: Sequence[CompareResult]) -> VerifyResult:
-    """It holds where it holds in every cell; one cell refutes it."""
-    verdicts = {result.claim for result in comparisons}
-    verdict: Settled = "holds" if verdicts == {"holds"} else "inconclusive"
-    verdict = "refuted" if "refuted" in verdicts else verdict
-    deciding = next((result for result in comparisons if result.claim == verdict), comparisons[0])
-    headline = f"{claim.claim} ({claim.expect.metric} {claim.expect.change}): {verdict}"
-    return VerifyResult(
-        claim=claim.claim,
-        source=claim.source,
-        expected=claim.expect.change,
-        metric=claim.expect.metric,
-        verdict=verdict,
-        **summary_fields(headline, comparisons, deciding),
-    )
-
-
-def sweep_result(comparisons: Sequence[CompareResult]) -> SweepResult:
-    """The comparisons with their signature: ``c1 same, c8 to c64 regression``."""
-    loads = [(x.cell.name.partition("@")[2].partition("-n")[0], x.verdict) for x in comparisons]
-    parts = []
-    for verdict, group in groupby(loads, key=lambda pair: pair[1]):
-        names = [name for name, _ in group]
-        span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        parts.append(f"{span} {verdict}")
-    signature = ", ".join(parts)
-    order = ("regression", "inconclusive", "improvement", "same")
-    deciding = min(comparisons, key=lambda result: order.index(result.verdict))
-    return SweepResult(signature=signature, **summary_fields(signature, comparisons, deciding))
+    @classmethod
+    def of(cls, comparisons: Sequence[CompareResult]) -> SweepResult:
+        """The comparisons with their signature: ``c1 same, c8 to c64 regression``."""
+        loads = [(x.cell.name.partition("@")[2].partition("-n")[0], x.verdict) for x in comparisons]
+        parts = []
+        for verdict, group in groupby(loads, key=lambda pair: pair[1]):
+            names = [name for name, _ in group]
+            span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+            parts.append(f"{span} {verdict}")
+        signature = ", ".join(parts)
+        order = ("regression", "inconclusive", "improvement", "same")
+        deciding = min(comparisons, key=lambda result: order.index(result.verdict))
+        return cls(signature=signature, **summary_fields(signature, comparisons, deciding))

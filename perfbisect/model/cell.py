@@ -36,10 +36,6 @@ def _read_whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _read_rate(value: object) -> object:
-    return math.inf if isinstance(value, str) and value.strip().lower() in ("inf", "infinity") else value
-
-
 def _split(value: object) -> object:
     """A comma-separated text or a list as a tuple."""
     if isinstance(value, str):
@@ -86,7 +82,9 @@ Whole = Annotated[int, BeforeValidator(_read_whole)]
 Count = Annotated[int, BeforeValidator(_read_whole), Field(ge=1)]
 Rate = Annotated[
     float,
-    BeforeValidator(_read_rate),
+    BeforeValidator(
+        lambda v: math.inf if isinstance(v, str) and v.strip().lower() in ("inf", "infinity") else v
+    ),
     PlainSerializer(lambda v: "inf" if math.isinf(v) else v, return_type=float | str),
     Field(gt=0),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "inf"}]}),

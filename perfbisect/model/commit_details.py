@@ -134,24 +134,17 @@ def distinguishing_traits(votes: Sequence[ServerVote]) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class LaterCommit:
-    """A commit that may belong to the recovery rather than to the onset."""
-
-    commit: Commit
-    phase: Phase
-
-
-@dataclass(frozen=True)
 class SuspectQuestion:
     """Which of ``commits`` (first parents, oldest first) caused an alert?
 
-    ``recovered``: the series returned to its former level. ``phase``: the one that was seen to move, if any.
+    ``later``: those that may belong to the recovery rather than to the onset. ``recovered``: the series
+    returned to its former level. ``phase``: the one that was seen to move, if any.
     """
 
     commits: tuple[Commit, ...]
     places: tuple[OnsetNight, ...]
     cells: tuple[MeasuredCell, ...] = ()
-    later: tuple[LaterCommit, ...] = ()
+    later: tuple[tuple[Commit, Phase], ...] = ()
     recovered: bool = False
     cause: CauseWord = "unknown"
     phase: RequestPhase | None = None

@@ -12,7 +12,7 @@ from perfbisect.nightly.config import AlertRules
 from perfbisect.nightly.model import NightFindings
 from perfbisect.report.template import render_sentences
 from perfbisect.series.alerts import Alert
-from perfbisect.series.detect import SeriesAnalysis, analyze_series, record_alerts
+from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.points import night_of
@@ -80,7 +80,9 @@ def store_alerts(
     store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[Alert], rules: AlertRules, now: str
 ) -> str:
     """Write the alerts to the store; idempotent, and states set by people meanwhile are kept."""
-    record_alerts(store, analysis, now, rules.since)
+    with store.transaction():
+        store.memory.keep_judged()
+        store.alerts.keep(replace(alert, seen=now) for alert in analysis.alerts_since(rules.since))
     stored = {alert.id: alert for alert in store.alerts.all()}
     with store.transaction():
         for alert in alerts:

@@ -200,10 +200,16 @@ def _tail(context: ChangeContext) -> Cause | None:
     values = {"statistic": context.statistic, "shift": context.shift, "median_shift": typical}
     moved = Evidence("few requests moved", values)
     keys, is_one_night = _keys_differ(context), len(context.after) == 1
-    warm_up = _added_warm_up(context)
-    # The client sends the slow first requests before its run: the tail fell, the server did not get faster.
-    if warm_up is not None:
-        return Cause("instrument", (Evidence("slow requests gone", values), warm_up, *keys))
+    before = _known(context.before[-_COMPARED_NIGHTS:], "outside")
+    after = _known(context.after[:_COMPARED_NIGHTS], "outside")
+    if before and after and context.saved_s:
+        longer, doubled = min(after) - max(before), min(after) >= 2 * max(before)
+        # The client sends the slow first requests before its run, which takes about their time: the tail
+        # fell, the server did not get faster.
+        if doubled and longer >= _WARM_UP_SHARE * context.saved_s:
+            times = {"before": median(before), "after": median(after), "saved_s": context.saved_s}
+            gone, added = Evidence("slow requests gone", values), Evidence("warm-up added", times)
+            return Cause("instrument", (gone, added, *keys))
     if keys:
         return Cause("instrument", (moved, *keys))
     if is_one_night and not context.ended:
@@ -211,19 +217,6 @@ def _tail(context: ChangeContext) -> Cause | None:
     if is_one_night or context.shape == "transient":
         return Cause("night", (moved, Evidence("one night")))
     return Cause("unknown", (moved, Evidence("warm-up or pause")))
-
-
-def _added_warm_up(context: ChangeContext) -> Evidence | None:
-    """That the client takes longer before its run by about the time of the slow requests that are gone."""
-    before = _known(context.before[-_COMPARED_NIGHTS:], "outside")
-    after = _known(context.after[:_COMPARED_NIGHTS], "outside")
-    if not before or not after or not context.saved_s:
-        return None
-    longer = min(after) - max(before)
-    if longer < _WARM_UP_SHARE * context.saved_s or min(after) < 2 * max(before):
-        return None
-    values = {"before": median(before), "after": median(after), "saved_s": context.saved_s}
-    return Evidence("warm-up added", values)
 
 
 def _by_cells(context: ChangeContext) -> Cause:

@@ -233,13 +233,6 @@ def detect(
     return document
 
 
-def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
-    """Stores the alerts that began on the night ``since`` or later, as found at ``now``."""
-    with store.transaction():
-        store.memory.keep_judged()
-        store.alerts.keep(replace(alert, seen=now) for alert in analysis.alerts_since(since))
-
-
 def detect_document(
     changes: DetectedChanges,
     known: Sequence[Alert],

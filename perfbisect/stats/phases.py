@@ -220,7 +220,14 @@ class _Series:
         scale = self._scale()
         if scale == 0.0 or len({*a, *b}) == 1:
             return 0.0, 0.0, 0.0, "unchanged"
-        values, is_b = _in_blocks(a, b, is_blocked)
+        # The shape is (blocks, launches).
+        has_blocks = is_blocked and len(a) == len(b) and len(a) % _BLOCK_SIDE == 0
+        left, right = (
+            np.array(side, float).reshape(-1, _BLOCK_SIDE if has_blocks else len(side)) for side in (a, b)
+        )
+        values = np.concatenate([left, right], axis=1)
+        is_b = np.zeros(values.shape, bool)
+        is_b[:, left.shape[1] :] = True
         posterior = difference_posterior(values / scale, is_b)
         # Rounded, so that equal sides differ by zero and not by an error of the floating point.
         low, middle, high = (scale * round(float(x), 9) for x in quantiles(*posterior, (0.025, 0.5, 0.975)))
@@ -244,16 +251,3 @@ def _values(value: Callable[[_Counters], float], launches: Sequence[_Counters]) 
             yield value(counters)
         except KeyError:
             continue
-
-
-def _in_blocks(
-    a: Sequence[float], b: Sequence[float], is_blocked: bool
-) -> tuple[np.typing.NDArray[np.float64], np.typing.NDArray[np.bool_]]:
-    """Values and sides in the shape (blocks, launches)."""
-    size = _BLOCK_SIDE if is_blocked and len(a) == len(b) and len(a) % _BLOCK_SIDE == 0 else None
-    left = np.array(a, float).reshape(-1, size or len(a))
-    right = np.array(b, float).reshape(-1, size or len(b))
-    values = np.concatenate([left, right], axis=1)
-    is_b = np.zeros(values.shape, bool)
-    is_b[:, left.shape[1] :] = True
-    return values, is_b

@@ -10,7 +10,7 @@ from perfbisect.commands.claims import claim_cells, find_claim
 from perfbisect.commands.comparisons import ladder_cells
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.compare import CompareResult
-from perfbisect.experiments.several import sweep_result, verify_result
+from perfbisect.experiments.several import SweepResult, VerifyResult
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import resolve_metric
 from perfbisect.machine.profile import Machine
@@ -155,7 +155,7 @@ def as_load(told: CompareResult, load: str, word: str, claim: str | None = None)
 def test_a_sweep_names_the_signature(told: CompareResult) -> None:
     """vLLM-Omni 5023: flat at one request at a time, worse from eight on."""
     words = (("c1-n8", "same"), ("c8-n64", "regression"), ("c64-n512", "regression"))
-    result = sweep_result([as_load(told, load, word) for load, word in words])
+    result = SweepResult.of([as_load(told, load, word) for load, word in words])
     assert result.signature == "c1 same, c8 to c64 regression"
     assert (result.job, result.next) == ("job-c8-n64", "perfbisect report job-c8-n64")
     assert result.summary == (result.signature, *(f"tiny@{load}: {told.summary[0]}" for load, _ in words))
@@ -166,7 +166,7 @@ def test_a_sweep_names_the_signature(told: CompareResult) -> None:
 
 def test_the_command_of_the_cell_that_decided_ends_a_sweep(told: CompareResult) -> None:
     words = (("c1-n8", "inconclusive"), *((f"c{load}-n9", "regression") for load in range(2, 40)))
-    report = sweep_result([as_load(told, load, word) for load, word in words]).report()
+    report = SweepResult.of([as_load(told, load, word) for load, word in words]).report()
     assert closing_lines(report) == [
         "Sweep over loads: regression", "  next: perfbisect report job-c2-n9  # tiny@c2-n9"
     ]  # fmt: skip
@@ -196,7 +196,7 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
     told: CompareResult, words: tuple[str, str], word: str
 ) -> None:
     claim = claimed()[1]
-    result = verify_result(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
+    result = VerifyResult.of(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
     assert result.verdict == word
     assert result.job == f"job-c{words.index(word)}"
     assert word in result.summary[0] and len(result.summary) == 1 + len(words)

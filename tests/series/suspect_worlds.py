@@ -7,7 +7,6 @@ from typing import Any
 from perfbisect.model.commit_details import (
     ChangedFile,
     Commit,
-    LaterCommit,
     MeasuredCell,
     OnsetNight,
     Phase,
@@ -59,5 +58,5 @@ def weight_of(ranking: Ranking, letter: str, name: str) -> float:
     return next((f.weight for f in suspect.evidence if f.name == name), 1.0)
 
 
-def later(phase: Phase, *paths: str, **more: Any) -> LaterCommit:
-    return LaterCommit(commit("f", *paths, **more), phase)
+def later(phase: Phase, *paths: str, **more: Any) -> tuple[Commit, Phase]:
+    return (commit("f", *paths, **more), phase)

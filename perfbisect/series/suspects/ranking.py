@@ -250,10 +250,10 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
     votes = server_votes(question.cells)
     nights, causes = _night_factors(question, table), table.causes.get(question.cause, {})
     window = [parse_commit(commit, table.is_code) for commit in commits]
-    later = [(parse_commit(item.commit, table.is_code), item.phase) for item in question.later]
+    later = [(parse_commit(commit, table.is_code), phase) for commit, phase in question.later]
     order = {commit.sha: place for place, commit in enumerate(commits)}
     # Not those that may have come after the window: they belong to the recovery.
-    uncertain = {item.commit.sha for item in question.later}
+    uncertain = {commit.sha for commit, _ in question.later}
     pairs: dict[str, str] = {}
     for place, late in enumerate(window):
         for early in window[:place] if late.commit.sha not in uncertain else ():

@@ -23,7 +23,6 @@ from perfbisect.model.commit_details import (
     CauseWord,
     Commit,
     Evidence,
-    LaterCommit,
     MeasuredCell,
     OnsetNight,
     Phase,
@@ -223,7 +222,7 @@ def build_question(
         commits=window,
         places=tuple(onset for onset, _ in onsets),
         cells=tuple(cells),
-        later=tuple(LaterCommit(commit, of) for commit, of in phases if of is not None),
+        later=tuple((commit, of) for commit, of in phases if of is not None),
         recovered=recovery is not None,
         cause=cause,
     )

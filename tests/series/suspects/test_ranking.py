@@ -13,7 +13,6 @@ from perfbisect.model.commit_details import (
     Commit,
     Evidence,
     Factor,
-    LaterCommit,
     MeasuredCell,
     OnsetNight,
     Phase,
@@ -214,7 +213,7 @@ class TestLater:
             commit("b", *files, body="Reverts #7 and #9"),
             commit("c", number=9),
         )
-        both = LaterCommit(b, "recovery")
+        both = (b, "recovery")
         found = ranked(a, b, c, later=(both,))
         assert weight_of(found, "a", "reverted") == 100
         assert [weight_of(found, "b", name) for name in ("same files", "undone")] == [1, 1]
@@ -372,8 +371,8 @@ def told(one: Commit) -> CommitText:
     return parse_commit(one, lambda path: path.startswith("src"))
 
 
-def weighed(one: Commit, *pieces: LaterCommit) -> Factor | None:
-    return later_evidence(told(one), [(told(p.commit), p.phase) for p in pieces], TABLE.weights)
+def weighed(one: Commit, *pieces: tuple[Commit, Phase]) -> Factor | None:
+    return later_evidence(told(one), [(told(late), phase) for late, phase in pieces], TABLE.weights)
 
 
 def answer(subject: str = "", body: str = "", *files: ChangedFile) -> str:
@@ -432,7 +431,7 @@ def test_the_lines_the_other_way_round_are_a_revert_whatever_it_says() -> None:
         (later("recovery", body="as #7 has it"), "answers it in the window of the recovery"),
     ],
 )  # fmt: skip
-def test_the_words_of_an_answer(late: LaterCommit, said: str) -> None:
+def test_the_words_of_an_answer(late: tuple[Commit, Phase], said: str) -> None:
     found = weighed(commit("a", number=7), late)
     assert found is not None and said in words(found)
 

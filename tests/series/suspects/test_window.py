@@ -155,7 +155,7 @@ def numbers(question: SuspectQuestion) -> list[int]:
 
 
 def phases(question: SuspectQuestion) -> dict[int, str]:
-    return {int(one.commit.subject.split()[1]): one.phase for one in question.later}
+    return {int(commit.subject.split()[1]): phase for commit, phase in question.later}
 
 
 def test_the_windows_together_are_asked_and_each_keeps_its_own(ten: tuple[Repository, MainLine]) -> None:
