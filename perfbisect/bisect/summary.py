@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from perfbisect.bisect.bisection import Bisection
 from perfbisect.bisect.decision.model import Reason, SearchOutcome
-from perfbisect.bisect.plan import BisectPlan, Crossing, crossings, differing
+from perfbisect.bisect.plan import BisectPlan, crossings, differing
 from perfbisect.jobs.commands import follow_up_command, git_command
 from perfbisect.jobs.replay import Launch
 from perfbisect.report.template import render_sentences
@@ -26,12 +25,31 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
 def summarize(bisection: Bisection) -> tuple[str, ...]:
     """What came of a bisection, most important first."""
     measured = [launch.minutes for launch in bisection.measured]
+    outcome, plan = bisection.outcome, bisection.plan
+    culprits = outcome.culprits if outcome is not None and bisection.found else ()
+    # The rebase that a named step is, and the packages that came with it.
+    rebase = next((x for x in crossings(plan.positions) if culprits == (x.index,)), None)
+    moved: tuple[tuple[str, str, str], ...] = ()
+    swaps: tuple[str, ...] = ()
+    swap_command = ""
+    if rebase is not None:
+        before, after = (_packages(bisection.records, index) for index in (rebase.parent, rebase.index))
+        moved = differing(before, after)
+        swaps = tuple(
+            f"+pip:{name}=={new}" for name, _, new in moved if new and not name.startswith(_LIBRARIES)
+        )
+        parent = plan.positions[rebase.parent].change.short
+        sides = {"a": parent, "b": f"{parent}{swaps[0]}"} if swaps else {}
+        swap_command = follow_up_command(plan.setting, "compare", plan.cell, (plan.metric,), **sides)
     values = {
         "r": bisection,
-        "plan": bisection.plan,
-        "outcome": bisection.outcome,
+        "plan": plan,
+        "outcome": outcome,
         "median_minutes": median(measured) if measured else 0.0,
-        "rebase": _rebase(bisection),
+        "rebase": rebase,
+        "moved": moved,
+        "swaps": swaps,
+        "swap_command": swap_command,
     }
     return render_sentences("bisect/templates/summary.jinja", values)
 
@@ -79,36 +97,6 @@ def _telling_apart(outcome: SearchOutcome, plan: BisectPlan) -> str:
     suspect = plan.positions[max(suspects, key=lambda i: p[i])].change.short
     sides = {"a": last, "b": f"{last}+revert:{suspect}"}
     return follow_up_command(plan.setting, "compare", plan.cell, (plan.metric,), **sides)
-
-
-@dataclass(frozen=True)
-class Rebase:
-    """A step that moves a pin, and the packages that came with it.
-
-    ``moved``: name, version before and after; ``swaps``: those that may be swapped one at a time over the
-    parent; ``command``: the comparison of the first.
-    """
-
-    crossing: Crossing
-    moved: tuple[tuple[str, str, str], ...]
-    swaps: tuple[str, ...]
-    command: str
-
-
-def _rebase(bisection: Bisection) -> Rebase | None:
-    """The rebase that a named step is."""
-    outcome, plan = bisection.outcome, bisection.plan
-    culprits = outcome.culprits if outcome is not None and bisection.found else ()
-    crossing = next((x for x in crossings(plan.positions) if culprits == (x.index,)), None)
-    if crossing is None:
-        return None
-    before, after = (_packages(bisection.records, index) for index in (crossing.parent, crossing.index))
-    moved = tuple(differing(before, after))
-    swaps = tuple(f"+pip:{name}=={new}" for name, _, new in moved if new and not name.startswith(_LIBRARIES))
-    parent = plan.positions[crossing.parent].change.short
-    sides = {"a": parent, "b": f"{parent}{swaps[0]}"} if swaps else {}
-    command = follow_up_command(plan.setting, "compare", plan.cell, (plan.metric,), **sides)
-    return Rebase(crossing, moved, swaps, command)
 
 
 def _packages(records: Sequence[Launch], position: int) -> tuple[str, ...]:

@@ -123,10 +123,9 @@ def run_in_steps(
         if not finished(journal.events):
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             policy = kind.policy(job, plan, tools)
-            if not policy.budget and isinstance(plan, BudgetedPlan) and plan.budget:
-                policy = keep_budget(policy, plan.budget)
-            if until:
-                policy = stop_after(policy, until)
+            # A policy that has a budget decides itself what fits into it.
+            own = plan.budget if isinstance(plan, BudgetedPlan) and not policy.budget else None
+            policy = _bounded(policy, own or 0.0, until)
             with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
                 verdict = yield from launch_in_steps(job, journal, tools, pool, policy, poll=poll)
             if verdict:
@@ -134,24 +133,19 @@ def run_in_steps(
         return kind.result(job, journal.events)
 
 
-def keep_budget(policy: LaunchPolicy, budget: float) -> LaunchPolicy:
-    """A policy that ends where no further launch fits into so many minutes; it decides nothing about them."""
+def _bounded(policy: LaunchPolicy, budget: float, until: int) -> LaunchPolicy:
+    """A policy that ends where no further launch fits into so many minutes, or after so many launches.
+
+    Each bound is 0 where there is none; after so many launches there is no verdict.
+    """
 
     def next_or_end(state: JobState, view: SlotView) -> Decision:
         decision = policy.next(state, view)
-        if not isinstance(decision, LaunchRequest) or fits_budget(state.launches, budget):
+        if not isinstance(decision, LaunchRequest):
             return decision
-        return Idle() if state.is_running else Done({"verdict": "out of budget"})
+        if budget and not fits_budget(state.launches, budget):
+            return Idle() if state.is_running else Done({"verdict": "out of budget"})
+        measured = sum(launch.outcome == "measured" for launch in state.launches)
+        return Done() if until and measured >= until else decision
 
-    return replace(policy, next=next_or_end, budget=budget)
-
-
-def stop_after(policy: LaunchPolicy, until: int) -> LaunchPolicy:
-    """A policy that ends without a verdict where more than so many launches would be measured."""
-
-    def next_or_stop(state: JobState, view: SlotView) -> Decision:
-        decision = policy.next(state, view)
-        count = sum(launch.outcome == "measured" for launch in state.launches)
-        return Done() if isinstance(decision, LaunchRequest) and count >= until else decision
-
-    return replace(policy, next=next_or_stop)
+    return replace(policy, next=next_or_end, budget=budget or policy.budget)

@@ -10,7 +10,6 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from perfbisect.errors import Interrupted
 from perfbisect.jobs.events import PhaseStarted
@@ -33,14 +32,6 @@ _INTERRUPT_WAIT_S = 20.0
 NOT_NEEDED = "the result was reached without it"
 
 
-@dataclass(frozen=True)
-class _Running:
-    """A running attempt."""
-
-    request: AttemptRequest
-    thread: threading.Thread
-
-
 class WorkerPool:
     """Runs at most one attempt on each slot; a context manager that ends all of them.
 
@@ -50,7 +41,8 @@ class WorkerPool:
     def __init__(self, job: Job, journal: Journal, tools: JobContext, cell: Cell) -> None:
         self._job, self._journal, self._tools, self._cell = job, journal, tools, cell
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, tuple[AttemptRequest, threading.Thread]] = {}
+        """The attempt on each slot."""
         self._results: queue.Queue[tuple[str, Attempt | BaseException]] = queue.Queue()
         """Slot, and what came of its attempt."""
         self._background: list[threading.Thread] = []
@@ -82,7 +74,7 @@ class WorkerPool:
         request = record_start(self._job, self._journal, self._tools, cell, order, slot, at)
         work = functools.partial(self._measure, request, slot.name)
         thread = threading.Thread(target=_run_interruptible, args=(work,), name=f"slot {slot.name}")
-        self._running[slot.name] = _Running(request, thread)
+        self._running[slot.name] = request, thread
         thread.start()
 
     def ended(self, timeout: float | None = None) -> str | None:
@@ -95,7 +87,8 @@ class WorkerPool:
             slot, result = self._results.get(timeout=timeout)
         except queue.Empty:
             return None
-        self._running.pop(slot).thread.join()
+        _, thread = self._running.pop(slot)
+        thread.join()
         if isinstance(result, BaseException):
             raise result
         record_end(self._journal, result)
@@ -138,7 +131,7 @@ class WorkerPool:
         After a failure they stay open in the journal, to be recovered on resume; otherwise they are recorded
         as not needed. Failures of attempts that were ended on purpose are dropped.
         """
-        workers = [running.thread for running in self._running.values()]
+        workers = [thread for _, thread in self._running.values()]
         # All are asked before any is waited for: their waits overlap.
         threads = [*workers, *self._background]
         for thread in threads:
@@ -164,7 +157,7 @@ class WorkerPool:
             thread.join()
 
     def _open(self) -> list[Launch]:
-        running = {running.request.id for running in self._running.values()}
+        running = {request.id for request, _ in self._running.values()}
         return [x for x in launches(self._journal.events) if x.outcome == "running" and x.id in running]
 
     def _end_processes(self) -> None:
@@ -179,7 +172,8 @@ class WorkerPool:
                 continue
             # It failed because it was ended: its file, if it stayed, would be taken for its result on resume.
             if result.failure is not None:
-                (self._running[slot].request.folder / FILE).unlink(missing_ok=True)
+                request, _ = self._running[slot]
+                (request.folder / FILE).unlink(missing_ok=True)
             elif not failed:
                 self._running.pop(slot)
                 record_end(self._journal, result)

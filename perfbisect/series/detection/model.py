@@ -459,18 +459,11 @@ def levels(values: Sequence[float], cuts: Iterable[int]) -> tuple[SeriesLevel, .
 def _level(values: Sequence[float], first: int, end: int) -> SeriesLevel:
     ordered = sorted(values[first:end])
     middle = median(ordered)
-    out = outermost(len(ordered))
+    # Each value is as likely below the median as above it: the number of those below is binomial.
+    outside = 2 * bdtr(np.arange(len(ordered) // 2 + 1), len(ordered), 0.5) <= 1 - SET
+    out = max(0, int(outside.sum()) - 1)
     apart = GAUSSIAN * median(abs(value - middle) for value in ordered)
     known = len(ordered) > 1 and middle != 0
     return SeriesLevel(
         first, end - 1, middle, ordered[out], ordered[-1 - out], apart / abs(middle) if known else None
     )
-
-
-def outermost(count: int) -> int:
-    """How many values at either end lie outside the interval of the median.
-
-    Each value is as likely below the median as above it, so that the number of those below is binomial.
-    """
-    outside = 2 * bdtr(np.arange(count // 2 + 1), count, 0.5) <= 1 - SET
-    return max(0, int(outside.sum()) - 1)

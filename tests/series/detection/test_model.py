@@ -24,7 +24,6 @@ from perfbisect.series.detection.model import (
     judge_series,
     levels,
     needed,
-    outermost,
     p_value,
     transients,
 )
@@ -354,7 +353,6 @@ def test_a_level_is_a_median_between_cuts() -> None:
 
 
 def test_without_cuts_there_is_one_level_and_of_nothing_none() -> None:
-    assert [outermost(count) for count in (1, 2, 5)] == [0, 0, 0]
     assert len(levels([1.0, 2.0, 3.0], [0, 3])) == 1
     (only,) = levels([3.0], [])
     assert (only.low, only.value, only.high, only.spread) == (3.0, 3.0, 3.0, None)
@@ -363,7 +361,9 @@ def test_without_cuts_there_is_one_level_and_of_nothing_none() -> None:
 
 @pytest.mark.parametrize("count", [6, 7, 9, 10, 30, 99, 365, 1500])
 def test_the_interval_is_the_narrowest_that_holds_the_median(count: int) -> None:
-    out = outermost(count)
+    (only,) = levels([float(value) for value in range(count)], [])
+    out = int(only.low)
+    assert only.high == count - 1 - out
     assert 2 * stats.binom.cdf(out, count, 0.5) <= 0.05 < 2 * stats.binom.cdf(out + 1, count, 0.5)
 
 
