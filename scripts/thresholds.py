@@ -67,7 +67,7 @@ DOMAINS = (
     ),
     Domain(
         "Causes of alerts",
-        ("perfbisect/series/causes.py",),
+        ("perfbisect/series/causes.py", "perfbisect/series/findings.py", "perfbisect/series/alerts.py"),
         "`python -m scripts.demo_track`, [detection.md](detection.md)",
     ),
     Domain(
