@@ -150,8 +150,20 @@ def _logs(nights: Sequence[Covariates], name: str) -> list[float]:
 def infer_cause(context: ChangeContext) -> Cause:
     """What is behind a change, by the rules alone."""
     moves = moved_counts(context.before, context.after)
-    cause = _instrument(context, moves) or _tail(context)
-    if cause is not None:
+    # First of all: a change of the instrument says nothing about the product.
+    instrument = changed_labels(context.before, context.after, INSTRUMENT)
+    # Input tokens that moved with the metric while the runs took as long are another count of one load.
+    nights = (*context.before, *context.after)
+    if len(_known(nights, "duration")) == len(nights) and all(move.name != "duration" for move in moves):
+        instrument += [
+            move.evidence("count redefined")
+            for move in moves
+            if move.name == "input_tokens"
+            and abs(abs(move.shift) - abs(context.shift)) <= 0.2 * abs(move.shift)
+        ]
+    if instrument:
+        return Cause("instrument", (*instrument, Evidence("definition changed")))
+    if (cause := _tail(context)) is not None:
         return cause
     workload = changed_labels(context.before, context.after, WORKLOAD)
     # A duration is the result of slow requests, not their cause.
@@ -172,21 +184,6 @@ def infer_cause(context: ChangeContext) -> Cause:
 def _keys_differ(context: ChangeContext) -> list[Evidence]:
     changed = changed_labels(context.before, context.after, ("keys",))
     return [Evidence("keys differ")] if changed else []
-
-
-def _instrument(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
-    # First of all: a change of the instrument says nothing about the product.
-    evidence = changed_labels(context.before, context.after, INSTRUMENT)
-    # Input tokens that moved with the metric while the runs took as long are another count of one load.
-    nights = (*context.before, *context.after)
-    if len(_known(nights, "duration")) == len(nights) and all(move.name != "duration" for move in moves):
-        evidence += [
-            move.evidence("count redefined")
-            for move in moves
-            if move.name == "input_tokens"
-            and abs(abs(move.shift) - abs(context.shift)) <= 0.2 * abs(move.shift)
-        ]
-    return Cause("instrument", (*evidence, Evidence("definition changed"))) if evidence else None
 
 
 def _tail(context: ChangeContext) -> Cause | None:

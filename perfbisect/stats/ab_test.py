@@ -88,13 +88,6 @@ class AbVerdict(RepeatedInterval):
     b: float = math.nan
 
 
-def block_order(test: AbTest, block: int) -> tuple[Side, Side, Side, Side]:
-    """The order of a block, A B B A or B A A B, by the seed."""
-    # A hash, not a generator: a resumed comparison draws block n again without the blocks before it.
-    drawn = hashlib.sha256(f"{test.seed}:{block}".encode()).digest()[0]
-    return ("a", "b", "b", "a") if drawn % 2 else ("b", "a", "a", "b")
-
-
 def next_side(test: AbTest, launches: Sequence[AbLaunch]) -> Side | None:
     """The side to launch next; None once the verdict is settled."""
     if len(launches) % BLOCK_SIZE == 0 and judge_blocks(test, launches).settled:
@@ -103,9 +96,12 @@ def next_side(test: AbTest, launches: Sequence[AbLaunch]) -> Side | None:
 
 
 def side_of_launch(test: AbTest, index: int) -> Side:
-    """The side of a launch, counted from 0."""
+    """The side of a launch, counted from 0: blocks are A B B A or B A A B, by the seed."""
     block, place = divmod(index, BLOCK_SIZE)
-    return block_order(test, block)[place]
+    # A hash, not a generator: a resumed comparison draws block n again without the blocks before it.
+    drawn = hashlib.sha256(f"{test.seed}:{block}".encode()).digest()[0]
+    order: tuple[Side, ...] = ("a", "b", "b", "a") if drawn % 2 else ("b", "a", "a", "b")
+    return order[place]
 
 
 def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:

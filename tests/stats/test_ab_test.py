@@ -17,13 +17,17 @@ from perfbisect.stats.ab_test import (
     AbTest,
     AbVerdict,
     Side,
-    block_order,
     forecast_blocks,
     judge_blocks,
     next_side,
+    side_of_launch,
 )
 
 Bench = Callable[[Side], float]
+
+
+def block_order(question: AbTest, block: int) -> tuple[Side, ...]:
+    return tuple(side_of_launch(question, BLOCK_SIZE * block + place) for place in range(BLOCK_SIZE))
 
 
 def bench(seed: int, effect: float, noise: float, drift: float = 0.0) -> Bench:
