@@ -6,7 +6,6 @@ Clients of different digests are comparable within one era. Dates are commit dat
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -39,11 +38,6 @@ class Era:
             return date[:19] >= self.date
         found = re.match(r"\d+(\.\d+)*", version)
         return None if found is None else tuple(map(int, found[0].split("."))) >= self.version
-
-
-def latest(eras: Sequence[Era], date: str = "", version: str = "") -> Era | None:
-    """The last era reached, of eras in order of time; None if unknown or before all."""
-    return next((era for era in reversed(eras) if era.reached(date, version)), None)
 
 
 OMNI_ERAS: tuple[Era, ...] = (
@@ -115,5 +109,6 @@ ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI_ERAS, "diffusion_bench": 
 
 def era_of(client: str, date: str = "", version: str = "") -> str:
     """The client's name and the change that began its era; empty if unknown."""
-    found = latest(ERAS.get(client, ()), date, version)
+    eras = reversed(ERAS.get(client, ()))
+    found = next((era for era in eras if era.reached(date, version)), None)
     return f"{client} since {found.change}" if found else ""

@@ -305,6 +305,14 @@ def write_nightly(
             repository.resolve(name)
             branch = name
             break
+    # What perfbisect.yaml lacks; what is unknown here is left to the user.
+    settings = {choice.key: choice.value for choice in missing if choice.value}
+    rows = [
+        f"{choice.key}: {_quote(choice.value)}\n"
+        if choice.value
+        else f"# {choice.key}: ...   # required: unknown here\n"
+        for choice in missing
+    ]
     template = Path(__file__).with_name("nightly.yaml.template").read_text(encoding="utf-8")
     content = template.format(
         fewest=FEWEST,
@@ -313,11 +321,10 @@ def write_nightly(
         repo=_quote(os.path.relpath(repository.path, file.absolute().parent)),
         branch=_quote(branch),
         cells=f"cells: [{initial.cell}]" if initial.cell else _NO_CELL,
-        settings=_nightly_settings(missing),
+        settings="".join(rows),
         date=repository.resolve(branch).date[:10],
     )
     write_atomic(file, content)
-    settings = {choice.key: choice.value for choice in missing if choice.value}
     return InitDocument(
         file=str(file),
         state="new",
@@ -329,15 +336,6 @@ def write_nightly(
         difference=(),
         next=f"perfbisect nightly {file} --dry-run",
     )
-
-
-def _nightly_settings(choices: Sequence[SettingChoice]) -> str:
-    """Keys that ``perfbisect.yaml`` lacks; an empty value is left to the user."""
-    lines = []
-    for choice in choices:
-        key, value = choice.key, choice.value
-        lines.append(f"{key}: {_quote(value)}" if value else f"# {key}: ...   # required: unknown here")
-    return "".join(f"{text}\n" for text in lines)
 
 
 def _quote(value: str) -> str:
