@@ -15,6 +15,7 @@ from perfbisect.explain.plans import measured_sides, plan_profile
 from perfbisect.explain.profile_job import ProfileDocument
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
+from perfbisect.jobs.requests import NO_REQUEST
 from perfbisect.measure import profiling
 from perfbisect.measure.profiling import ProfileLimits
 from tests.command_line import isolate, type_command
@@ -86,7 +87,7 @@ def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_pat
     profile = ExplainRequest(job_id=source.id, profile=True, launches=1, quiet=True)
     dry = replace(profile, launches=None, dry_run=True).run(workspace)
     assert "4 profile launches" in "\n".join(dry.lines)
-    planned = plan_profile(workspace, source, budget=60.0)
+    planned = plan_profile(workspace, source, NO_REQUEST, budget=60.0)
     assert planned.plan.is_slower and planned.plan.source == source.id
     before = read(source.journal).events
     result = profile.run(workspace)
@@ -102,4 +103,4 @@ def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_pat
     job = Jobs(tmp_path / "state").find(document.job)
     assert document.result.sentence in type_command(["report", job.id]).out
     with pytest.raises(UsageError, match="has no two sides"):
-        plan_profile(workspace, job, budget=60.0)
+        plan_profile(workspace, job, NO_REQUEST, budget=60.0)

@@ -19,6 +19,7 @@ from perfbisect.errors import EXIT_REGRESSION
 from perfbisect.explain.plans import plan_hunks
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
+from perfbisect.jobs.requests import NO_REQUEST
 from tests.fakes.gitwriter import HistoryWriter
 from tests.fakes.history import ENGINE, engine_files, with_step
 from tests.jobs.test_kill9 import CELL, marked
@@ -78,7 +79,7 @@ def test_the_guilty_hunk_is_found_through_a_kill(
     tmp_path: Path, compared: tuple[Job, tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, (parent, culprit) = compared
-    planned = plan_hunks(open_workspace(), source, min_effect=None, budget=900.0, dry_run=True)
+    planned = plan_hunks(open_workspace(), source, NO_REQUEST, min_effect=None, budget=900.0, dry_run=True)
     labels = [group.label for group in planned.plan.groups]
     assert [label.partition(":")[0] for label in labels] == [
         *("vllm/noise.py", "vllm/pace.py", "vllm/prefix_cache.py", "vllm/server.py")
