@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,17 +45,6 @@ def weights(files_per_candidate: Sequence[Iterable[str]], rules: Sequence[Rule])
         return next((rule.factor for rule in reversed(rules) if rule.covers(path)), 1.0)
 
     return tuple(max(map(weight, files), default=1.0) for files in files_per_candidate)
-
-
-def commit_weights(ranking: Ranking) -> dict[str, float]:
-    """Each commit's probability against the likeliest one's, at most 10 : 1 apart, likeliest first."""
-    most = max(suspect.p for suspect in ranking.suspects)
-    return {s.sha: max(1.0, round(MAX_RATIO * s.p / most, 3)) for s in ranking.suspects}
-
-
-def position_weights(positions: Sequence[Iterable[str]], weights: Mapping[str, float]) -> tuple[float, ...]:
-    """A position weighs as its likeliest commit; a commit that is not ranked weighs 1."""
-    return tuple(max((weights.get(sha, 1.0) for sha in shas), default=1.0) for shas in positions)
 
 
 def bisect_command(
@@ -131,7 +120,10 @@ def _check_ratio(document: Located, factors: Iterable[tuple[float, Place]], name
             raise document.error(place, message, _ALLOWED)
 
 
-def commit_weights_text(weights: Mapping[str, float], why: str) -> str:
+def commit_weights_text(ranking: Ranking, why: str) -> str:
+    """A file of weights: probabilities against the likeliest commit's, at most 10 : 1 apart."""
+    most = max(suspect.p for suspect in ranking.suspects)
+    weights = {s.sha: max(1.0, round(MAX_RATIO * s.p / most, 3)) for s in ranking.suspects}
     rows = "".join(f'  "{sha}": {weight:g}\n' for sha, weight in weights.items())
     # A line feed in the text would end the comment.
     return f"# {' '.join(why.split())}\n{_KEY}:\n{rows}"

@@ -84,8 +84,10 @@ def position_weigher(workspace: Workspace, path: Path) -> Callable[[Sequence[Pos
     rules = priors.load_weights(path)
     if isinstance(rules, dict):
         commits = rules
-        return lambda positions: priors.position_weights(
-            [[change.source for change in position.changes] for position in positions], commits
+        # A position weighs as its likeliest commit; a commit that is not ranked weighs 1.
+        return lambda positions: tuple(
+            max((commits.get(change.source, 1.0) for change in position.changes), default=1.0)
+            for position in positions
         )
     repository = workspace.needed_repository()
 

@@ -33,7 +33,7 @@ from perfbisect.measure.preparation import (
 from perfbisect.measure.profiling import FOLDER as PROFILE_FOLDER
 from perfbisect.measure.profiling import profile_load, with_torch_profiler
 from perfbisect.measure.record import AttemptRecord, ClientVersion, command_facts
-from perfbisect.measure.serving import add_serve_args, check_stages, fill_probes, find_engine, running_server
+from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import LOCAL
 from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint, ServerCommand
@@ -266,6 +266,12 @@ class LocalExecutor:
         record.facts |= {"model_name": endpoint.model_name, "server": command_facts(argv, env)}
         # Secrets are filled in after the facts are recorded, which have the references.
         argv, env = fill(argv, self.shell), fill(env, self.shell)
+        first, check = command.first_request, command.image_check
+        probes = replace(
+            command,
+            first_request=replace(first, body=fill(first.body, self.shell)),
+            image_check=replace(check, body=fill(check.body, self.shell)) if check else None,
+        )
         # Before the wait for memory: the time of a launch is what a user waits for.
         launched = time.monotonic()
         share = add_serve_args(request.cell, profile.serve_args).serve_args.get("gpu-memory-utilization")
@@ -281,7 +287,7 @@ class LocalExecutor:
         self._add_torch_facts(record, env, slot)
         lost = profile.lease.lost if profile.lease else ()
         with running_server(record, argv, env, endpoint, started=started, sink=sink, lost=lost) as owned:
-            server = Server(owned, endpoint, fill_probes(command, self.shell))
+            server = Server(owned, endpoint, probes)
             monitor = InterferenceMonitor(slot, self.limits, owned.charged, smi, profile.list_devices())
             self._measure(record, server, monitor, env, sink, launched)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cells.deploy import deploy_documents, misplaced_stages
-from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.machine.slots import Slot
@@ -18,7 +16,7 @@ from perfbisect.measure.executor import Sink, Started
 from perfbisect.measure.record import AttemptRecord
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
-from perfbisect.serving.families import Endpoint, Engine, ProbeRequest, ServerCommand
+from perfbisect.serving.families import Endpoint, Engine
 from perfbisect.system import ports, processes
 from perfbisect.system.processes import OwnedProcess
 
@@ -123,18 +121,6 @@ def check_stages(cell: Cell, slot: Slot, platform: str, *, root: str = "") -> No
             where=f"{stage.file}:{stage.line}" if stage.line else stage.file or None,
             next_step=stage.advice,
         )
-
-
-def fill_probes(command: ServerCommand, shell: Mapping[str, str]) -> ServerCommand:
-    """A command whose requests have the secrets that the cell refers to."""
-
-    def filled(probe: ProbeRequest) -> ProbeRequest:
-        return replace(probe, body=fill(probe.body, shell))
-
-    check = command.image_check
-    return replace(
-        command, first_request=filled(command.first_request), image_check=filled(check) if check else None
-    )
 
 
 def add_serve_args(cell: Cell, more: Mapping[str, object]) -> Cell:

@@ -15,13 +15,12 @@ from perfbisect.changes.priors import (
     MAX_RATIO,
     Rule,
     bisect_command,
-    commit_weights,
     commit_weights_text,
     load_weights,
-    position_weights,
     weights,
 )
 from perfbisect.errors import LocatedError
+from perfbisect.model.commit_details import Ranking, Suspect
 from tests.series.suspect_worlds import STREAMS, commit, ranked, sha
 
 A, B = "a" * 40, "1234567890" * 4
@@ -67,7 +66,8 @@ def test_invalid_rules_are_located(tmp_path: Path, text: str, line: int, said: s
 
 def test_commit_weights_are_read_as_written(tmp_path: Path) -> None:
     """A hash of digits alone stays text, and the line for readers stays a comment."""
-    text = commit_weights_text({A: 10.0, B: 1.25}, "of alert a1:\nevil: 1")
+    suspects = (Suspect(A, "", "", 0.8, ()), Suspect(B, "", "", 0.1, ()))
+    text = commit_weights_text(Ranking(suspects, 0.1), "of alert a1:\nevil: 1")
     assert load_weights(write(tmp_path, text)) == {A: 10.0, B: 1.25}
     assert text.startswith("# of alert a1: evil: 1\n")
 
@@ -136,19 +136,15 @@ def test_weights_are_within_the_factors(factors: list[float], files: list[list[s
     assert all(min([1.0, *factors]) <= weight <= max([1.0, *factors]) for weight in found)
 
 
-def test_commit_weights_are_probabilities_against_the_likeliest_and_bounded() -> None:
+def test_commit_weights_are_probabilities_against_the_likeliest_and_bounded(tmp_path: Path) -> None:
     commits = commit("a", "src/stream/x.py"), commit("b"), commit("c", "docs/x.md")
     found = ranked(*commits, cells=STREAMS)
     p = {s.sha: s.p for s in found.suspects}
-    made = commit_weights(found)
+    made = load_weights(write(tmp_path, commit_weights_text(found, "why")))
+    assert isinstance(made, dict)
     assert made[sha("a")] == MAX_RATIO
     assert made[sha("b")] == pytest.approx(10 * p[sha("b")] / p[sha("a")], abs=1e-3)
     assert made[sha("c")] == 1, "nothing is excluded"
-
-
-def test_a_position_weighs_as_its_likeliest_commit() -> None:
-    positions = [[sha("e")], [sha("b"), sha("a")], [sha("b")], []]
-    assert position_weights(positions, {sha("a"): 10.0, sha("b"): 4.0}) == (1.0, 10.0, 4.0, 1.0)
 
 
 def test_the_command_to_copy() -> None:

@@ -8,7 +8,6 @@ from typing import Literal
 import pytest
 
 from perfbisect.bisect.plan import Position
-from perfbisect.changes.priors import commit_weights_text
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands.bisect_range import position_weigher, resolve_range
 from perfbisect.commands.changes import environment_spec, resolve_change
@@ -103,7 +102,7 @@ def positions(ids: tuple[str, ...]) -> list[Position]:
 def test_by_commits(repository: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
     path, ids = repository
     file = tmp_path / "weights.yaml"
-    file.write_text(commit_weights_text({ids[2]: 10, ids[3]: 4}, "of an alert"))
+    file.write_text(f"commits:\n  '{ids[1]}': 2\n  '{ids[2]}': 10\n  '{ids[3]}': 4\n")
     assert position_weigher(open_workspace(repo=path), file)(positions(ids)) == (1, 10, 4)
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest_cells, parse_result_name
 from perfbisect.changes.git import Repository
-from perfbisect.changes.priors import bisect_command, commit_weights, commit_weights_text
+from perfbisect.changes.priors import bisect_command, commit_weights_text
 from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
@@ -184,7 +184,7 @@ def write_weights(ranked: RankedAlert, path: Path) -> None:
     why = f"suspects of alert {alert.id}, {alert.cell} {alert.metric}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(commit_weights_text(commit_weights(ranked.ranking), why), encoding="utf-8")
+        path.write_text(commit_weights_text(ranked.ranking, why), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"the weights cannot be written: {error}", where=path) from error
 
