@@ -88,10 +88,6 @@ class BisectPlan(BudgetedPlan):
         return tuple(change for position in self.positions for change in position.changes)
 
     @property
-    def budget_spent(self) -> str:
-        return f"the budget of {self.budget:.0f} minutes is spent"
-
-    @property
     def last(self) -> int:
         return len(self.positions) - 1
 
@@ -311,3 +307,16 @@ def differing(left: Sequence[str], right: Sequence[str]) -> tuple[tuple[str, str
 def _versions(lines: Sequence[str]) -> Mapping[str, str]:
     rows = (line.partition("==") for line in lines)
     return {canonicalize_name(name): version for name, equals, version in rows if equals}
+
+
+def launch_reason(plan: BisectPlan, kind: str, **values: object) -> str:
+    """Why the policy, and not its search, launches a position."""
+    reason = {"kind": kind, **values}
+    (sentence,) = render_sentences("bisect/templates/reason.jinja", {"reason": reason, "plan": plan})
+    return sentence
+
+
+def discard_text(kind: str, **values: object) -> str:
+    """Why a launch or a machine does not count, or a check was not made, in words."""
+    (text,) = render_sentences("bisect/templates/discarded.jinja", {"kind": kind, "v": values})
+    return text

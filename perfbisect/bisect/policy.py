@@ -14,7 +14,7 @@ from perfbisect.bisect.decision.ahead import likely_next
 from perfbisect.bisect.decision.machines import LEAST_MACHINES, machine_offsets, outlying_machines
 from perfbisect.bisect.decision.model import SearchOutcome, Wait
 from perfbisect.bisect.decision.state import MAX_END_SKIPS
-from perfbisect.bisect.plan import BisectPlan, next_beside_pin
+from perfbisect.bisect.plan import BisectPlan, launch_reason, next_beside_pin
 from perfbisect.bisect.result import shown_probability
 from perfbisect.bisect.search_events import (
     SEARCHING,
@@ -138,7 +138,7 @@ def next_step(
     for failed in awaiting_retry(searching).values():
         # It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
         if failed.position not in running and (failed.slot == slot or failed.slot not in slots):
-            why = f"once more: it failed ({failed.cause})"
+            why = launch_reason(plan, "again", cause=failed.cause)
             return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
     events = to_search_events(records, plan)
     action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
@@ -150,17 +150,17 @@ def next_step(
         return replace(order, mate=mate, trial=astuple(action.trial) if action.trial else ())
     launched, base = {launch.position for launch in records}, plan.merge_base
     if base is not None and base not in launched and not plan.positions[base].skip:
-        why = f"the merge base: is the step in {plan.end_name(0)}'s own commits?"
+        why = launch_reason(plan, "merge base")
         return request(base, "search", action.runs, why)
     index = next_beside_pin(
         plan.positions, launched, lambda: decide.beliefs(plan.search, events).p, action.index
     )
     if index is not None:
-        return request(index, "search", action.runs, "beside a moved pin: is the step the rebase?")
+        return request(index, "search", action.runs, launch_reason(plan, "beside a pin"))
     record = slot_record(records, slot)
     control = record.control(plan) if record.doubted and not record.of(action.index) else None
     if control is not None:
-        why = "a control run, since the machine failed: is it what it was?"
+        why = launch_reason(plan, "control run")
         return request(control.position, "search", control.runs, why)
     return request(action.index, "search", action.runs, reason_sentence(action.why, plan))
 

@@ -15,7 +15,7 @@ from perfbisect.bisect.decision.machines import home_machine, launches_in_blocks
 from perfbisect.bisect.decision.model import Comparison, Note, SearchOutcome
 from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.state import SearchState
-from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.plan import BisectPlan, discard_text, launch_reason
 from perfbisect.bisect.search_events import machines_out, measured_event, to_search_events
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
 from perfbisect.jobs.journal import JournalEvent
@@ -91,7 +91,7 @@ def next_launch(plan: BisectPlan, outcome: SearchOutcome, state: JobState, view:
     slot = max(others, key=lambda slot: measured.count(slot.machine), default=None)
     if slot is None:
         here = [x for x in ended_launches(state.launches) if x.slot == known.slot and x.cause]
-        lost = f"{known.slot} is not in use any more" + (f": {here[-1].cause}" if here else "")
+        lost = discard_text("slot", slot=known.slot, cause=here[-1].cause if here else "")
         return _note(step, lost) if known.slot else None
     if slot.name != known.slot:
         positions = [step.parent, step.culprit]
@@ -106,11 +106,11 @@ def next_launch(plan: BisectPlan, outcome: SearchOutcome, state: JobState, view:
             if confirm.elsewhere(parent, culprit, look) is not None:
                 return _note(step, "")
             if not fits_budget(records, plan.budget):
-                return _note(step, plan.budget_spent)
+                return _note(step, discard_text("budget", minutes=plan.budget))
         number = len(here) + 2 * (here[:1] == [step.parent])
         index = confirm.turn(step.parent, step.culprit, number)
         change, runs = plan.positions[index].change, _confirming_launch(records, step).runs
-        why = f"the A/B on another machine, pair {len(here) // 2 + 1}"
+        why = launch_reason(plan, "pair elsewhere", round=len(here) // 2 + 1)
         mate = None if len(here) % 2 else plan.positions[step.parent + step.culprit - index].change
         return LaunchRequest(index, change, PURPOSE, runs, why, mate=mate)
 

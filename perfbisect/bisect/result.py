@@ -94,7 +94,7 @@ class GuardDocument(NamedMetric):
     left: float | None
     right: float | None
     moved: bool
-    note: str = ""
+    note: Literal["", "not reported", "one launch", "not ended", "zero"] = ""
 
 
 class SkipDocument(Document):
@@ -375,15 +375,16 @@ def _judge_guard(
         for group in groups
     ]
     a, b, *others = reported
-    moved, note = False, ""
+    moved = False
+    note: Literal["", "not reported", "one launch", "not ended", "zero"] = ""
     if not a or not b:
         note = "not reported"
     elif min(len(a), len(b)) < 2:
-        note = "one launch a side only"
+        note = "one launch"
     elif not has_ended:
-        note = "judged when the bisection has ended"
+        note = "not ended"
     elif not row.absolute and min(value for group in reported for value in group) <= 0:
-        note = "not judged: a value is zero"
+        note = "zero"
     else:
         levels = [[scale.level((value,)) for value in group] for group in (a, b, *filter(None, others))]
         moved = differ(levels, scale.room(row.smallest_effect), error)

@@ -13,7 +13,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from perfbisect.bisect.decision.model import SearchOutcome
-from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.plan import BisectPlan, discard_text
 from perfbisect.bisect.search_events import machines_out
 from perfbisect.errors import BuildError, PerfbisectError, ServerError
 from perfbisect.jobs.journal import JournalEvent
@@ -81,7 +81,7 @@ def next_launch(
         if side is None:
             return Fact(PURPOSE, {"note": ""})
         if not fits_budget(records, plan.budget):
-            return Fact(PURPOSE, {"note": plan.budget_spent})
+            return Fact(PURPOSE, {"note": discard_text("budget", minutes=plan.budget)})
         position, change, name = plan.last, plan.positions[plan.last].change, "the later end"
         if side == "b":
             position, change, name = position + 1, reverted, f"{name} less the culprit"
@@ -110,12 +110,12 @@ def _slot(state: JobState, view: SlotView) -> Slot:
 def _reverted_end(plan: BisectPlan, revert: Revert | None, outcome: SearchOutcome) -> Change | str:
     """The later end without the culprit, or why there is none."""
     if len(outcome.culprits) != 1:
-        return "several changes cannot be distinguished: none of them was taken back"
+        return discard_text("several changes")
     if outcome.culprits[0] == plan.merge_base:
-        return "the step is in good's own commits: there is nothing to take back"
+        return discard_text("own commits")
     head, culprit = plan.positions[plan.last].changes[-1], plan.positions[outcome.culprits[0]].change
     if culprit.kind != "commit" or revert is None:
-        return "releases cannot be taken back"
+        return discard_text("release")
     return revert(head, culprit)
 
 

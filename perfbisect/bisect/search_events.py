@@ -28,8 +28,7 @@ from perfbisect.bisect.decision.model import (
     Trial,
 )
 from perfbisect.bisect.decision.noise import launch_variance
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.common.quantities import percent
+from perfbisect.bisect.plan import BisectPlan, discard_text
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.replay import Launch, ended_launches
 from perfbisect.model.metric import MetricRef
@@ -192,10 +191,8 @@ def disagreement(ended: Launch, records: Sequence[Launch], plan: BisectPlan) -> 
     if abs(value - level) <= max(allowed, math.log1p(plan.smallest_effect)):
         return ""
     change, unit = plan.positions[ended.position].change.short, plan.ref.metric.unit
-    return (
-        f"{change} measured {math.exp(level):.4g} {unit} before the machine failed and {math.exp(value):.4g} "
-        f"{unit} since: the machine is not what it was"
-    )
+    before_failure, since = math.exp(level), math.exp(value)
+    return discard_text("another value", change=change, before=before_failure, since=since, unit=unit)
 
 
 def machines_out(events: Sequence[JournalEvent]) -> dict[str, MachineOffset]:
@@ -207,9 +204,13 @@ def machines_out(events: Sequence[JournalEvent]) -> dict[str, MachineOffset]:
 def why_out(offset: MachineOffset, plan: BisectPlan) -> str:
     """Why a machine is out of use."""
     effect, low, high = offset.relative(plan.search.sign)
-    direction = "slower" if plan.ref.metric.sign * effect > 0 else "faster"
-    return (
-        f"{offset.machine} is {direction} than the other machines for any change: {plan.ref.metric.display} "
-        f"{percent(effect)} (95 % interval {percent(low)} to {percent(high)}), and machines of one class "
-        f"differ by less than {percent(math.expm1(UNLIKE), False)}"
+    return discard_text(
+        "unlike machine",
+        machine=offset.machine,
+        is_slower=plan.ref.metric.sign * effect > 0,
+        metric=plan.ref.metric.display,
+        effect=effect,
+        low=low,
+        high=high,
+        most=math.expm1(UNLIKE),
     )

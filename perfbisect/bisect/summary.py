@@ -67,22 +67,25 @@ def next_command(bisection: Bisection) -> str:
     if outcome.verdict == "found":
         culprit = plan.positions[outcome.culprits[0]].change
         if culprit.kind == "release":
-            return f"bisect the commits before {culprit.id}"
+            return _advice("one release", before=culprit.id)
         return git_command(plan.setting.repository, "show", culprit.short)
     if outcome.confirmed is not None:
         return _telling_apart(outcome, plan)
     if outcome.verdict == "out of budget":
         return f"perfbisect resume {bisection.job.id} --budget {max(1, round(plan.budget * 2))}m"
     if outcome.verdict == "gradual":
-        return "bisect with --good and --bad further apart, or compare releases: perfbisect bisect --releases"
+        return _advice("gradual")
     alone = [note.machines[0] for note in outcome.notes if note.kind == "ends differ on one machine"]
     if alone:
-        return f"bisect on {alone[0]} alone, with a --fleet of no other machine"
+        return _advice("one machine", machine=alone[0])
     if outcome.verdict == "too small":
-        return "make the cell quieter or longer (more prompts, a machine of its own), or widen the range"
-    return (
-        "check the ends with: perfbisect run CELL --at CHANGE; another cell or metric may show what was seen"
-    )
+        return _advice("too small")
+    return _advice("not reproduced")
+
+
+def _advice(kind: str, **values: str) -> str:
+    (text,) = render_sentences("bisect/templates/advice.jinja", {"kind": kind, **values})
+    return text
 
 
 def _telling_apart(outcome: SearchOutcome, plan: BisectPlan) -> str:
@@ -93,7 +96,7 @@ def _telling_apart(outcome: SearchOutcome, plan: BisectPlan) -> str:
     if not suspects:
         first, end = min(outcome.culprits, default=1), max(outcome.culprits, default=plan.last)
         parent, latest = (plan.positions[i].change.id for i in (first - 1, end))
-        return f"bisect the commits from {parent} to {latest}"
+        return _advice("releases", first=parent, last=latest)
     suspect = plan.positions[max(suspects, key=lambda i: p[i])].change.short
     sides = {"a": last, "b": f"{last}+revert:{suspect}"}
     return follow_up_command(plan.setting, "compare", plan.cell, (plan.metric,), **sides)

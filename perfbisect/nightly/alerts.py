@@ -9,6 +9,7 @@ from dataclasses import replace
 from perfbisect.commands.outcomes import measured_outcomes
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
+from perfbisect.nightly.journal import reason_text
 from perfbisect.nightly.model import NightFindings
 from perfbisect.report.template import render_sentences
 from perfbisect.series.alerts import Alert
@@ -19,10 +20,6 @@ from perfbisect.series.points import night_of
 from perfbisect.series.report import sentences_of
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
-
-_RECOVERED = "by rule: the series is back at its former level"
-_RELAPSED = "by rule: the series is not at its former level after all"
-_VANISHED = "by rule: no longer detected in the nights up to"
 
 
 def judge_series(
@@ -59,7 +56,7 @@ def judge_series(
     changed = (_change_alert(alert, rules) for alert in analysis.alerts_since(rules.since))
     # A change at the edge of significance may lose its alert when nights are added.
     current = {alert.id for alert in analysis.alerts}
-    why = f"{_VANISHED} {analysis.until}"
+    why = reason_text("by rule: vanished", until=analysis.until)
     vanished = (
         replace(alert, state="closed", why=why, change="closed")
         for alert in analysis.known
@@ -104,10 +101,10 @@ def _change_alert(alert: Alert, rules: AlertRules) -> Alert | None:
     if alert.new and not alert.recovered:
         return replace(alert, change="opened")
     if alert.state == "closed" and alert.by_rule and not alert.recovered:
-        return replace(alert, change="reopened", state="open", why=_RELAPSED)
+        return replace(alert, change="reopened", state="open", why=reason_text("by rule: relapse"))
     if alert.state == "closed":
         # Closed by people, or recovered on an earlier night.
         return None
     if alert.recovered and alert.state == "open":
-        return replace(alert, change="closed", state="closed", why=_RECOVERED)
+        return replace(alert, change="closed", state="closed", why=reason_text("by rule: back"))
     return replace(alert, change="updated")

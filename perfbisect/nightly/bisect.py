@@ -14,7 +14,7 @@ from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, Perf
 from perfbisect.explain.report import explain_bisection
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
-from perfbisect.nightly.journal import NightFolder, write_traceback
+from perfbisect.nightly.journal import NightFolder, reason_text, write_traceback
 from perfbisect.nightly.model import BisectionState, NightBisection, NightProfile
 from perfbisect.nightly.night import OpenNight, StepResult
 from perfbisect.nightly.plan import CellPlan, NightPlan
@@ -31,23 +31,41 @@ _MIN_MINUTES = 1.0
 """Minutes below which no bisection is planned."""
 
 
-def rejection_reason(alert: Alert, rules: BisectRules, *, is_over: bool = False) -> str:
-    """Say why an alert is not worth a bisection; empty if it is. ``is_over``: a transient that ended."""
-    effect = abs(alert.effect)
-    reasons = (
-        (rules.when == "never", "the configuration says bisect: {when: never}"),
-        (alert.state == "acknowledged", "it is acknowledged"),
-        (alert.state == "closed", "it is closed"),
-        (alert.recovered, "the series recovered"),
-        (is_over, "the transient ended"),
-        (alert.cause == "instrument", "the instrument changed, not the product"),
-        (alert.cause == "workload", "the workload changed, not the product"),
-        (alert.cause == "night", "the night was bad, not the product"),
-        (not alert.worse, "it is an improvement"),
-        (alert.part != "typical" and not rules.tails, "the median did not move"),
-        (effect < rules.smallest, f"{effect:.1%} is less than bisect.smallest ({rules.smallest:.1%})"),
+Rejection = Literal[
+    "never",
+    "acknowledged",
+    "closed",
+    "recovered",
+    "over",
+    "instrument",
+    "workload",
+    "night",
+    "improvement",
+    "tail",
+    "small",
+    "no finding",
+    "examined",
+    "no cell",
+]
+"""Why an event is not worth a bisection."""
+
+
+def rejection_of(alert: Alert, rules: BisectRules, *, is_over: bool = False) -> Rejection | None:
+    """Why an alert is not worth a bisection; None if it is. ``is_over``: a transient that ended."""
+    rejections: tuple[tuple[bool, Rejection], ...] = (
+        (rules.when == "never", "never"),
+        (alert.state == "acknowledged", "acknowledged"),
+        (alert.state == "closed", "closed"),
+        (alert.recovered, "recovered"),
+        (is_over, "over"),
+        (alert.cause == "instrument", "instrument"),
+        (alert.cause == "workload", "workload"),
+        (alert.cause == "night", "night"),
+        (not alert.worse, "improvement"),
+        (alert.part != "typical" and not rules.tails, "tail"),
+        (abs(alert.effect) < rules.smallest, "small"),
     )
-    return next((reason for holds, reason in reasons if holds), "")
+    return next((rejection for holds, rejection in rejections if holds), None)
 
 
 def culprit_known_from(commits: int, reverted_by: str) -> tuple[Literal["named", "attributed"], str] | None:
@@ -57,7 +75,7 @@ def culprit_known_from(commits: int, reverted_by: str) -> tuple[Literal["named",
     """
     if reverted_by:
         return "attributed", reverted_by
-    return ("named", "the window contains one commit") if commits == 1 else None
+    return ("named", reason_text("one commit")) if commits == 1 else None
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class EventCase:
 
     alert: Alert
     cell: CellPlan | None
-    rejection: str
+    rejection: Rejection | None
 
     @property
     def rank(self) -> tuple[bool, bool, float, str]:
@@ -117,13 +135,13 @@ def select_cases(
         measuring = [cell for cell in plan.cells if digest and cell.digest == digest]
         cell = next((cell for cell in measuring if cell.machine == machine), next(iter(measuring), None))
         current = replace(alert, state=states.get(alert.id, "open"))
-        rejection = rejection_reason(current, rules, is_over=finding.is_over)
+        rejection = rejection_of(current, rules, is_over=finding.is_over)
         if not rejection and alert.id in opened and not opened[alert.id].counts:
-            rejection = "it is no finding by the rules of the configuration"
+            rejection = "no finding"
         if not rejection and alert.event in settled_events:
-            rejection = "an earlier night examined its event"
+            rejection = "examined"
         if not rejection and cell is None:
-            rejection = "no cell of this nightly measures it"
+            rejection = "no cell"
         by_event.setdefault(alert.event, []).append(EventCase(alert, cell, rejection))
     for cases in by_event.values():
         yield min(cases, key=attrgetter("rank"))
@@ -159,9 +177,11 @@ class EventExaminer:
         return StepResult(f"{counted(len(bisections), 'event')} examined")
 
     def _examine_case(self, case: EventCase) -> NightBisection:
-        if case.rejection or case.cell is None:
-            return _result(case, "not worth it", case.rejection)
         context = self.night.context
+        if case.rejection or case.cell is None:
+            smallest, effect = context.file.nightly.bisect.smallest, abs(case.alert.effect)
+            why = reason_text(case.rejection or "no cell", effect=effect, smallest=smallest)
+            return _result(case, "not worth it", why)
         try:
             ranked = rank_alert(self.store, self.analysis, case.alert, context.repository, context.table)
             suspects, attributed = ranked.ranking.suspects, ranked.ranking.attributed
@@ -186,17 +206,17 @@ class EventExaminer:
         rules, plan, jobs = night.context.file.nightly.bisect, record.plan, record.job_ids("event")
         weights = night.folder.path / "suspects" / f"{ranked.alert.id}.yaml"
         write_weights(ranked, weights)
-        minutes, needed = rules.budget, "a bisection takes at least"
+        minutes, too_long = rules.budget, "bisection too long"
         # A bisection that an interrupted night began goes on with the budget of its own plan.
         if event not in jobs:
             minutes = min(minutes, plan.budget - record.spent)
-            reason = _shortage(minutes, needed, _MIN_MINUTES)
+            reason = _shortage(minutes, too_long, _MIN_MINUTES)
             if not reason and len(jobs) >= rules.most:
-                reason = f"at most {rules.most} bisections a night"
+                reason = reason_text("many bisections", most=rules.most)
             if reason:
                 return _result(case, "postponed", reason, ranked, exit_code=EXIT_INCONCLUSIVE)
         bisection = night.context.machine.prepare_bisection(plan, cell, ranked, weights, minutes)
-        if event not in jobs and (reason := _shortage(minutes, needed, bisection.minutes)):
+        if event not in jobs and (reason := _shortage(minutes, too_long, bisection.minutes)):
             return _result(case, "postponed", reason, ranked, exit_code=EXIT_INCONCLUSIVE)
         job = night.job("event", event, alert=case.alert.id)
         report = bisection.run(job)
@@ -248,14 +268,14 @@ def _profile(night: OpenNight, bisection: NightBisection) -> NightProfile:
     record, reason = night.record, ""
     is_new = bisection.event not in record.job_ids("profile_of")
     if is_new and not night.context.file.nightly.explain:
-        reason = "the configuration says explain: false"
+        reason = reason_text("no profiles")
     elif is_new and record.plan.setting.fleet:
-        reason = "a fleet measured it, and a profile is made on one machine"
+        reason = reason_text("fleet")
     if reason:
         return _not_profiled(night, bisection, reason)
     left = max(0.0, record.plan.budget - record.spent)
     prepared = night.context.machine.prepare_profile(record.job(bisection.job), left)
-    if is_new and (reason := prepared.problem or _shortage(left, "a profile takes about", prepared.minutes)):
+    if is_new and (reason := prepared.problem or _shortage(left, "profile too long", prepared.minutes)):
         return _not_profiled(night, bisection, reason)
     job = night.job("profile_of", bisection.event)
     document = prepared.run(job)
@@ -283,9 +303,9 @@ def _not_profiled(night: OpenNight, bisection: NightBisection, why: str) -> Nigh
     )
 
 
-def _shortage(left: float, needed: str, minutes: float) -> str:
-    """Say why the remaining minutes do not suffice; empty if they do."""
-    return f"{left:.0f} minutes are left, {needed} {minutes:.0f}" if left < minutes else ""
+def _shortage(left: float, kind: str, needed: float) -> str:
+    """Why the remaining minutes do not suffice; empty if they do."""
+    return reason_text(kind, left=left, needed=needed) if left < needed else ""
 
 
 def _result(

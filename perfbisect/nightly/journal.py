@@ -32,6 +32,7 @@ from perfbisect.jobs.journal import EventKind, JournalEvent, stamp
 from perfbisect.jobs.plans import plan_data
 from perfbisect.nightly.model import NightBisection, NightFindings, NightProfile, NightStep
 from perfbisect.nightly.plan import NightPlan, setting_key
+from perfbisect.report.template import render_sentences
 
 _DocumentT = TypeVar("_DocumentT", bound=Document)
 
@@ -75,6 +76,12 @@ class Nights:
         next_step = "wait until it has ended; perfbisect status shows its jobs"
         with hold_folder(self.folder, f"nightly {self.name}", next_step, since=stamp(now)):
             yield
+
+
+def reason_text(kind: str, **values: object) -> str:
+    """Why something was not done, or an alert changed its state, in words."""
+    (text,) = render_sentences("nightly/templates/why.jinja", {"kind": kind, "v": values})
+    return text
 
 
 class CellFailure(Document):

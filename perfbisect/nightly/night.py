@@ -35,6 +35,7 @@ from perfbisect.nightly.journal import (
     NightRecord,
     Nights,
     NightVerdict,
+    reason_text,
 )
 from perfbisect.nightly.model import (
     CellState,
@@ -311,7 +312,7 @@ def _skipped_if_measured(cell: CellPlan, same: Mapping[str, NightVerdict]) -> Ce
     """The cell, skipped if an earlier night of this commit and setting measured it."""
     key = cell.history_key
     done = [night for night, verdict in same.items() if verdict.measured.get(key, 0) >= cell.launches]
-    return cell.model_copy(update={"skip": f"measured at this commit in night {done[-1]}" if done else ""})
+    return cell.model_copy(update={"skip": reason_text("measured before", night=done[-1]) if done else ""})
 
 
 def _spread(
@@ -415,11 +416,11 @@ def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run:
     elif dry_run and cell.name in record.plan.fitting():
         state = "planned"
     elif dry_run:
-        state, reason = "not reached", "does not fit the budget beside the shorter cells"
+        state, reason = "not reached", reason_text("not fitting")
     elif not launches:
         state, reason = "not reached", "budget exhausted"
     elif launches < cell.launches:
-        reason = f"{launches} of {counted(cell.launches, 'launch')}: budget exhausted"
+        reason = reason_text("launches missing", launches=launches, wanted=cell.launches)
     metric = metric_document(cell.headline)
     return NightCell(
         name=cell.name,

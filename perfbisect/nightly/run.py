@@ -29,6 +29,7 @@ from perfbisect.nightly.journal import (
     NightJobs,
     NightRecord,
     StepRecord,
+    reason_text,
     write_traceback,
 )
 from perfbisect.nightly.model import Night, NightStep
@@ -252,7 +253,7 @@ class _NightRun:
             is_open = cell.name not in record.failed and record.counts[cell.name] < cell.launches
             # A cell that another machine measures now says itself what becomes of it.
             if cell.machine in machines and is_open and cell.name not in self._busy.values():
-                reason = f"not tried: another cell failed with: {error.message}"
+                reason = reason_text("not tried", message=error.message)
                 self._record_failure(cell.name, error, reason)
 
     def _ingest(self, store: SeriesStore) -> StepResult:

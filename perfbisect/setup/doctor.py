@@ -11,14 +11,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import counted
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.build import BuildRun
@@ -38,6 +37,7 @@ from perfbisect.machine.profile import CommandQuery, Profile
 from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.change import Change
+from perfbisect.report.template import render_sentences
 from perfbisect.setup.checkout import SETTINGS_FILE
 from perfbisect.system import clock, ports, processes
 from perfbisect.system.logs import excerpt
@@ -53,7 +53,6 @@ _TIMEOUT_S, _REGISTRY_TIMEOUT_S = 20.0, 120.0
 _LOAD_S = 0.5
 _MAX_SKEW_S = 5.0
 _EARLIEST = 1_700_000_000
-_IN_FILE = "in the machine file"
 
 
 class DoctorDocument(Document):
@@ -66,9 +65,25 @@ class DoctorDocument(Document):
 
 @dataclass(frozen=True)
 class Finding:
+    """What a check found: the template has the words of each ``kind``."""
+
     state: State
-    found: str
-    advice: str = ""
+    kind: str
+    values: Mapping[str, object]
+
+    @cached_property
+    def _texts(self) -> tuple[str, ...]:
+        values = {"kind": self.kind, "state": self.state, "v": self.values}
+        return render_sentences("setup/templates/doctor.jinja", values)
+
+    @property
+    def found(self) -> str:
+        return self._texts[0]
+
+    @property
+    def advice(self) -> str:
+        """What to do; empty where nothing is wrong."""
+        return "".join(self._texts[1:])
 
 
 Check = tuple[str, Callable[[], Finding]]
@@ -83,7 +98,9 @@ def run_checks(checks: Sequence[Check]) -> tuple[DoctorCheckDocument, ...]:
             finding = check()
         except (PerfbisectError, OSError, subprocess.SubprocessError) as error:
             finding = _failure(error)
-        results.append(DoctorCheckDocument(name=name, **asdict(finding)))
+        results.append(
+            DoctorCheckDocument(name=name, state=finding.state, found=finding.found, advice=finding.advice)
+        )
     return tuple(results)
 
 
@@ -91,17 +108,17 @@ def _failure(error: Exception) -> Finding:
     message, advice = str(error) or type(error).__name__, ""
     if isinstance(error, PerfbisectError):
         message, advice = error.message, error.next_step or ""
-    return Finding("bad", " ".join(message.split()), advice or "the check failed; see the message")
+    return Finding("bad", "failed", {"message": " ".join(message.split()), "advice": advice})
 
 
 def check_settings(root: Path | None, machine: str | None) -> Finding:
     """Which ``perfbisect.yaml`` was read; ``root``: of the repository."""
     if root is None:
-        return Finding("note", f"no {SETTINGS_FILE}: {Path.cwd()} is in no repository; --repo names one")
+        return Finding("note", "no repository", {"file": SETTINGS_FILE, "folder": str(Path.cwd())})
     path = root / SETTINGS_FILE
     if not path.is_file():
-        return Finding("note", f"none: there is no {path}; perfbisect init writes one")
-    return Finding("good", f"{path}, machine {machine}" if machine else str(path))
+        return Finding("note", "no settings", {"file": str(path)})
+    return Finding("good", "settings", {"file": str(path), "machine": machine or ""})
 
 
 def fleet_checks(
@@ -116,13 +133,13 @@ def fleet_checks(
     for machine in (*machines, *builders):
         rows.append((machine.name, partial(_check_of_fleet, machine, usable, spec, machine in builders)))
         problems = [
-            partial(Finding, check.state, f"{check.name}: {check.found}", check.advice)
+            partial(Finding, check.state, "check of a machine", check.model_dump())
             for check in machine.checks
             if check.state in ("warning", "bad")
         ]
         if machine.skew > _MAX_SKEW_S:
-            found = f"clock: at least {machine.skew:.0f} s from the one here, which dates the job"
-            problems.append(partial(Finding, "warning", found, f"set the clock of {machine.name}"))
+            values = {"seconds": round(machine.skew), "machine": machine.name}
+            problems.append(partial(Finding, "warning", "clock of a machine", values))
         rows += [(machine.name, problem) for problem in problems]
     return rows
 
@@ -131,22 +148,15 @@ def _check_of_fleet(
     machine: MachineDocument, usable: Sequence[MachineDocument], spec: str, builds: bool
 ) -> Finding:
     if not machine.slots:
-        advice = "ask the cluster for its state"
-        if spec.startswith(("ssh", "ray")):
-            install = f"perfbisect agent install {machine.name} --fleet {spec}"
-            advice = f"where perfbisect or its version is missing: {install}"
-        return Finding("bad", machine.problem or "no slot", advice)
-    count = len(machine.slots)
-    work = "builds" if builds else counted(count, "slot")
-    found = f"{machine.machine_class}, {work}, {counted(len(machine.environments), 'environment')}"
-    if machine.leased:
-        found += f", {counted(len(machine.leased), 'lock')} held by others"
-    if not builds:
-        ((common, _),) = Counter(other.machine_class for other in usable).most_common(1)
-        if not is_same_class(machine.machine_class, common):
-            advice = f"another class than most ({common}): a job uses machines of one class"
-            return Finding("warning", found, advice)
-    return Finding("good", found)
+        install = f"perfbisect agent install {machine.name} --fleet {spec}"
+        is_reached = spec.startswith(("ssh", "ray"))
+        without = {"problem": machine.problem, "install": install if is_reached else ""}
+        return Finding("bad", "machine without a slot", without)
+    classes = Counter(other.machine_class for other in usable).most_common(1)
+    common = "" if builds else classes[0][0]
+    is_usual = builds or is_same_class(machine.machine_class, common)
+    values = {"machine": machine, "builds": builds, "common": "" if is_usual else common}
+    return Finding("good" if is_usual else "warning", "machine", values)
 
 
 def machine_checks(
@@ -154,7 +164,7 @@ def machine_checks(
 ) -> tuple[Check, ...]:
     """The checks of a machine, in the order in which a measurement depends on them."""
     return (
-        ("python", lambda: Finding("good", f"{platform.python_version()} at {sys.executable}")),
+        ("python", lambda: _fact(f"{platform.python_version()} at {sys.executable}")),
         ("system", _check_system),
         ("git", _check_git),
         ("uv", lambda: check_command(uv.find_uv())),
@@ -162,7 +172,7 @@ def machine_checks(
         ("cache", partial(check_disk, "cache", cache)),
         ("memory", check_memory),
         ("shm", _check_shared_memory),
-        ("ports", lambda: Finding("good", f"free on 127.0.0.1, for example {ports.free_port()}")),
+        ("ports", lambda: Finding("good", "port", {"port": ports.free_port()})),
         *device_checks(shell, profile),
         ("leases", lambda: check_leases(leases.lock_folder(shell))),
         ("load", check_load),
@@ -174,11 +184,9 @@ def machine_checks(
 def check_sampling(py_spy: Path | None) -> Finding:
     """Whether profile launches can sample stacks; only ``explain --profile`` needs that."""
     problem = sampling_problem(py_spy, is_root=os.geteuid() == 0)
-    if py_spy is None:
-        return Finding("note", f"{problem}: explain --profile needs pip install 'perfbisect[explain]'")
     if problem:
-        return Finding("warning", problem, "for explain --profile: sudo sysctl kernel.yama.ptrace_scope=0")
-    return Finding("good", str(py_spy))
+        return Finding("warning" if py_spy else "note", "no stacks", {"problem": problem})
+    return _fact(str(py_spy))
 
 
 def device_checks(shell: Mapping[str, str], profile: Profile) -> Iterator[Check]:
@@ -205,13 +213,11 @@ def device_checks(shell: Mapping[str, str], profile: Profile) -> Iterator[Check]
 def check_device_command(profile: Profile) -> Finding:
     """Whether the command that lists devices is on the PATH."""
     if profile.devices == "none":
-        return Finding("good", f"{profile.name}: no devices, cells with `gpus: 0` only")
+        return Finding("good", "no devices needed", {"machine": profile.name})
     command = profile.query.command[0] if profile.query else "nvidia-smi"
     path = shutil.which(command)
-    if path is not None:
-        return Finding("good", f"{profile.name}: {path} lists devices")
-    instead = f"fix devices.command {_IN_FILE}" if profile.query else "cells with `gpus: 0`: --machine cpu"
-    return Finding("bad", f"{profile.name}: no {command} on the PATH", f"install it; or {instead}")
+    values = {"machine": profile.name, "path": path, "command": command, "in_file": bool(profile.query)}
+    return Finding("good" if path else "bad", "device command", values)
 
 
 def check_devices(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Finding:
@@ -221,33 +227,28 @@ def check_devices(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Findi
         return _no_devices(smi, profile)
     mask = shell.get(profile.variable)
     visible = devices.visible(known, mask)
-    found = _count_devices(visible) + ("" if mask is None else f" ({profile.variable}={mask})")
+    values: dict[str, object] = {
+        "devices": _count_devices(visible or devices.usable(known)),
+        "variable": profile.variable,
+        "mask": mask,
+    }
     if not visible:
-        none = f"none of {_count_devices(devices.usable(known))}{found}"
-        return Finding("bad", none, f"unset or fix {profile.variable}")
+        return Finding("bad", "no device selected", values)
     if any(gpu.compute_mode == "Prohibited" for gpu in visible):
-        return Finding("bad", f"{found}; compute mode Prohibited", "as root: nvidia-smi --compute-mode=0")
+        return Finding("bad", "devices prohibited", values)
     readings = devices.readings(smi)
-    problems = [
-        *_users(visible, readings, devices.tenants(smi)),
-        *(f"{one.uuid} is throttled: {why}" for one in readings for why in one.reasons if why in SLOWED),
-    ]
-    if problems:
-        advice = "slots use these last; runs beside other processes are discarded"
-        return Finding("warning", "; ".join([found, *problems]), advice)
+    values["users"] = list(_users(visible, readings, devices.tenants(smi)))
+    values["slowed"] = [(one.uuid, why) for one in readings for why in one.reasons if why in SLOWED]
+    if values["users"] or values["slowed"]:
+        return Finding("warning", "devices in use", values)
     if any(gpu.parent for gpu in visible):
-        advice = "many versions of vLLM end on the name of a MIG instance (vLLM issue 41848)"
-        return Finding("warning", found, advice)
-    return Finding("good", found)
+        return Finding("warning", "devices of MIG", values)
+    return Finding("good", "devices", values)
 
 
 def _no_devices(smi: Smi, profile: Profile) -> Finding:
-    problem = smi.devices(("uuid",)).problem
-    advice = "fix the driver, or pass devices to the container; `gpus: 0` works without"
-    if profile.query is not None:
-        unread = "" if problem else ": its expression finds none in what the command prints"
-        advice = f"fix the driver, or devices {_IN_FILE}{unread}"
-    return Finding("bad", problem or "no devices were found", advice)
+    values = {"problem": smi.devices(("uuid",)).problem, "in_file": profile.query is not None}
+    return Finding("bad", "no devices", values)
 
 
 def check_selection(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Finding:
@@ -255,82 +256,66 @@ def check_selection(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Fin
     mask = shell.get(profile.variable)
     visible = devices.visible(devices.list_devices(smi), mask)
     if not visible:
-        return Finding("warning", f"{profile.variable} has nothing to select from", "see devices above")
-    use = "is not set here: all are used" if mask is None else "is set here: only these are used"
+        return Finding("warning", "nothing to select", {"variable": profile.variable})
     given = " ".join(f"{name}={value}" for name, value in sorted(profile.mask(visible[:1]).items()))
-    return Finding("good", f"{profile.variable} {use}; the engine on the first gets {given}")
+    values = {"variable": profile.variable, "is_set": mask is not None, "given": given}
+    return Finding("good", "selection", values)
 
 
 def check_cuda(shell: Mapping[str, str], smi: Smi) -> Finding:
     """What the driver can run, and whether CUDA's compiler is there, on which kernels depend."""
     driver = wheel.driver_cuda(smi)
     if driver is None:
-        return Finding("warning", "the driver does not say which CUDA it is for", "name variant= in --env")
-    found = f"driver for CUDA {driver[0]}.{driver[1]}, runs {' '.join(wheel.variants(driver))}"
+        return Finding("warning", "unknown CUDA", {})
     nvcc = shutil.which("nvcc", path=shell.get("PATH"))
-    if nvcc is None:
-        return Finding(
-            "note", f"{found}; no nvcc: vLLM uses FlashInfer only where flashinfer-cubin is installed"
-        )
-    return Finding("good", f"{found}; {nvcc}: FlashInfer may compile kernels")
+    values = {"driver": driver, "variants": wheel.variants(driver), "nvcc": nvcc}
+    return Finding("good" if nvcc else "note", "CUDA", values)
 
 
 def check_query(key: str, query: CommandQuery) -> Finding:
     """Check a further command of the machine file; only ``tenants`` may print nothing."""
-    command = " ".join(query.command)
     listed = query.rows(_TIMEOUT_S)
     rows = listed.rows
+    values = {"command": " ".join(query.command), "key": key, "problem": listed.problem, "rows": rows}
     if listed.problem:
-        return Finding("bad", f"{command}: {listed.problem}", f"install it; or fix {key} {_IN_FILE}")
-    if not rows and key != "tenants":
-        found = f"{command}: {key}.each finds nothing in what it prints"
-        return Finding("warning", found, f"fix {key}.each {_IN_FILE}: without it this is not checked")
-    result = rows[0].get("driver", "") if key == "driver" else f"{len(rows)} found"
-    return Finding("good", f"{command}: {result}")
+        return Finding("bad", "failed query", values)
+    return Finding("good" if rows or key == "tenants" else "warning", "query", values)
 
 
 def _check_lease_command(profile: Profile, lost: Sequence[int]) -> Finding:
     words = profile.before(1, {profile.variable: "0"})
-    codes = ", ".join(map(str, lost)) or "none"
-    path = shutil.which(words[0])
-    return Finding("good", f"{path} precedes every server command ({' '.join(words)}); lost: {codes}")
+    values = {"path": str(shutil.which(words[0])), "command": " ".join(words), "lost": lost}
+    return Finding("good", "lease command", values)
 
 
-def _count_devices(gpus: Sequence[Gpu]) -> str:
-    names = Counter(f"{gpu.name}, driver {gpu.driver}" for gpu in gpus)
-    return "; ".join(f"{count} x {name}" for name, count in names.items())
+def _count_devices(gpus: Sequence[Gpu]) -> list[tuple[int, str, str]]:
+    names = Counter((gpu.name, gpu.driver) for gpu in gpus)
+    return [(count, name, driver) for (name, driver), count in names.items()]
 
 
 def _users(
     gpus: Sequence[Gpu], readings: Sequence[DeviceReading], tenants: Sequence[DeviceProcess]
-) -> Iterator[str]:
+) -> Iterator[tuple[str, DeviceReading, list[str]]]:
     """Devices whose memory is in use, with the processes on them."""
     labels = {gpu.parent or gpu.uuid: f"gpu{gpu.index}" for gpu in gpus}
     for reading in readings:
         if reading.uuid in labels and reading.in_use:
             pids = [tenant.pid for tenant in tenants if tenant.uuid == reading.uuid]
-            users = ", ".join(str(processes.process(pid) or f"pid {pid}") for pid in pids)
-            unknown = "a process the driver does not name (another container?)"
-            yield (
-                f"{labels[reading.uuid]}: {reading.used:.0f} of {reading.total:.0f} MiB in use by "
-                f"{users or unknown}"
-            )
+            users = [str(processes.process(pid) or f"pid {pid}") for pid in pids]
+            yield labels[reading.uuid], reading, users
 
 
 def _check_system() -> Finding:
-    found = f"{platform.system()} {platform.release()}, {os.cpu_count()} processors"
+    values = {"system": platform.system(), "release": platform.release(), "processors": os.cpu_count()}
     if platform.system() != "Linux":
-        return Finding("bad", found, "servers are found and stopped through /proc: measure on Linux")
-    usable = len(os.sched_getaffinity(0))
-    if usable != os.cpu_count():
-        found += f", {usable} of them for this process"
-    return Finding("good", found)
+        return Finding("bad", "another system", values)
+    return Finding("good", "system", {**values, "usable": len(os.sched_getaffinity(0))})
 
 
 def _check_git() -> Finding:
     path = shutil.which("git")
     if path is None:
-        return Finding("bad", "no git command", "install git; only releases can be bisected without it")
+        return Finding("bad", "no git", {})
     return check_command(Path(path))
 
 
@@ -338,15 +323,20 @@ def check_flock() -> Finding:
     """The command that holds the lock of an agent."""
     path = shutil.which("flock")
     if path is None:
-        return Finding("bad", "no flock command", "install util-linux: ssh and Ray start agents by it")
-    return Finding("good", path)
+        return Finding("bad", "no flock", {})
+    return _fact(path)
+
+
+def _fact(text: str) -> Finding:
+    """A name, a path or what a command printed."""
+    return Finding("good", "fact", {"text": text})
 
 
 def check_command(path: Path) -> Finding:
     """The version a command prints."""
     command = [str(path), "--version"]
     output = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-    return Finding("good", excerpt(output.stdout.strip()))
+    return _fact(excerpt(output.stdout.strip()))
 
 
 def check_disk(name: str, folder: Path) -> Finding:
@@ -354,45 +344,35 @@ def check_disk(name: str, folder: Path) -> Finding:
     # The folder is made at first use; its file system is that of the parent.
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    found = f"{free / _GIB:.1f} GiB free for {folder}"
-    elsewhere = f"choose another folder: PERFBISECT_{name.upper()}"
+    values = {"free": free / _GIB, "folder": str(folder), "variable": f"PERFBISECT_{name.upper()}"}
     if not os.access(existing, os.W_OK):
-        return Finding("bad", f"{existing} cannot be written", elsewhere)
+        return Finding("bad", "no permission", {**values, "folder": str(existing)})
     if free < _MIN_DISK:
-        return Finding("bad", found, f"make room, or {elsewhere}")
-    if name == "cache" and free < _ENOUGH_DISK:
-        return Finding("warning", found, "an environment of vLLM takes 3 to 10 GiB: perfbisect env gc")
-    return Finding("good", found)
+        return Finding("bad", "disk", values)
+    return Finding("warning" if name == "cache" and free < _ENOUGH_DISK else "good", "disk", values)
 
 
 def check_memory() -> Finding:
     total, available = sampler.memory()
-    found = f"{available / 1024:.1f} of {total / 1024:.1f} GiB available"
-    need = "vLLM on a CPU takes 3 GiB for the smallest model"
-    if available < _MIN_MEMORY_MIB:
-        return Finding("bad", found, f"stop other work: {need}")
-    if available < _ENOUGH_MEMORY_MIB:
-        return Finding("warning", found, need)
-    return Finding("good", found)
+    values = {"available": available / 1024, "total": total / 1024}
+    is_low = available < _ENOUGH_MEMORY_MIB
+    return Finding(
+        "bad" if available < _MIN_MEMORY_MIB else "warning" if is_low else "good", "memory", values
+    )
 
 
 def _check_shared_memory() -> Finding:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Finding("warning", "no /dev/shm", "the engine's processes communicate through it: mount it")
+        return Finding("warning", "no shared memory", {})
     free = shutil.disk_usage(folder).free
-    found = f"{free / _GIB:.1f} GiB free in /dev/shm"
-    if free < _MIN_SHARED:
-        return Finding("warning", found, "in a container: increase it, for example --shm-size 2g")
-    return Finding("good", found)
+    return Finding("warning" if free < _MIN_SHARED else "good", "shared memory", {"free": free / _GIB})
 
 
 def check_leases(folder: Path) -> Finding:
     """Leases of this host's devices and cores."""
-    found = leases.describe_holders(leases.holders(folder))
-    if not found:
-        return Finding("good", "no other perfbisect measures on this host")
-    return Finding("warning", found, "jobs that need the same wait, or are refused")
+    holders = leases.describe_holders(leases.holders(folder))
+    return Finding("warning" if holders else "good", "leases", {"holders": holders})
 
 
 def check_load() -> Finding:
@@ -403,11 +383,11 @@ def check_load() -> Finding:
     later, now = processes.table(), sampler.cpu_times()
     shares = now.shares(times) if now and times else None
     if shares is None:
-        return Finding("warning", "the kernel does not report it", "mount /proc")
+        return Finding("warning", "unknown load", {})
     busy, steal = shares
-    found, limits = f"{busy:.0%} of the processors are busy", InterferenceLimits()
+    values, limits = {"busy": busy, "steal": steal}, InterferenceLimits()
     if limits.steal is not None and steal > limits.steal:
-        return Finding("warning", f"{found}, the hypervisor takes {steal:.0%}", "measure on another host")
+        return Finding("warning", "stolen processors", values)
     if limits.foreign_cpu is not None and busy > limits.foreign_cpu:
         used = {
             row: row.cpu_seconds - (table[pid].cpu_seconds if pid in table else 0.0)
@@ -415,10 +395,9 @@ def check_load() -> Finding:
             if pid != os.getpid()
         }
         most = sorted(used, key=lambda row: used[row], reverse=True)[:3]
-        users = ", ".join(f"{row} {used[row] / _LOAD_S:.0%} of one" for row in most if used[row] > 0)
-        found += f": {users}" if users else ""
-        return Finding("warning", found, "stop it, or measure elsewhere: runs beside it are discarded")
-    return Finding("good", found)
+        users = [(str(row), used[row] / _LOAD_S) for row in most if used[row] > 0]
+        return Finding("warning", "load", {**values, "users": users})
+    return Finding("good", "load", {**values, "users": ()})
 
 
 def _check_clock() -> Finding:
@@ -427,13 +406,13 @@ def _check_clock() -> Finding:
     with tempfile.NamedTemporaryFile() as file:
         skew = abs(Path(file.name).stat().st_mtime - time.time())
     if skew > _MAX_SKEW_S:
-        return Finding("warning", f"clock and file system differ by {skew:.0f} s", "set the clock")
+        return Finding("warning", "file system clock", {"seconds": round(skew)})
     now = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     if time.time() < _EARLIEST:
-        return Finding("warning", now, "the clock is wrong: job ids sort by it")
+        return Finding("warning", "wrong clock", {"now": now})
     if clock.synchronised() is False:
-        return Finding("note", f"{now}, not synchronised: dates may jump, durations do not")
-    return Finding("good", now)
+        return Finding("note", "loose clock", {"now": now})
+    return _fact(now)
 
 
 def index_checks(make_builder: Callable[[], Builder] | None, change: Change | None) -> Iterator[Check]:
@@ -459,40 +438,39 @@ def index_checks(make_builder: Callable[[], Builder] | None, change: Change | No
 
 def check_registry() -> Finding:
     """Query the package registry, bypassing the cache."""
-    what = "package registry"
+    source = {"source": "package registry"}
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         run = BuildRun(Path(folder) / "registry.log", _REGISTRY_TIMEOUT_S)
         try:
-            return Finding("good", f"{what}: {uv.find_package(run, 'pip', folder=Path(folder))}")
+            package = str(uv.find_package(run, "pip", folder=Path(folder)))
+            return Finding("good", "registry", {**source, "message": package})
         except BuildError as error:
-            return Finding("bad", f"{what}: {error.message}", "check uv's index settings (UV_DEFAULT_INDEX)")
+            return Finding("bad", "registry", {**source, "message": error.message})
         except PerfbisectError as error:
-            return _unreachable(what, error)
+            return _unreachable(error, **source)
 
 
 def check_wheel_index(builder: Builder, settings: WheelSettings, change: Change) -> Finding:
-    what = f"wheel index {settings.index.template}"
+    source = {"source": f"wheel index {settings.index.template}"}
     try:
         refusal = builder.refuses(change)
     except PerfbisectError as error:
-        return _unreachable(what, error)
-    if refusal is not None:
-        return Finding("note", f"{what}: answers, but for {change.short}: {refusal.reason}")
-    return Finding("good", f"{what}: has a wheel for {change.short}")
+        return _unreachable(error, **source)
+    values = {**source, "change": change.short, "refusal": refusal.reason if refusal else ""}
+    return Finding("note" if refusal else "good", "wheels", values)
 
 
 def check_images(builder: Builder, settings: ImageSettings, change: Change) -> Finding:
     """Whether the tool works for this user, and finds the image of a change."""
     try:
-        what = f"images {settings.template} by {settings.store.version()}"
+        source = f"images {settings.template} by {settings.store.version()}"
         refusal = builder.refuses(change)
     except PerfbisectError as error:
-        return _unreachable(f"images {settings.template}", error)
-    if refusal is not None:
-        return Finding("note", f"{what}: works, but for {change.short}: {refusal.reason}")
-    return Finding("good", f"{what}: has one for {change.short}")
+        return _unreachable(error, source=f"images {settings.template}")
+    values = {"source": source, "change": change.short, "refusal": refusal.reason if refusal else ""}
+    return Finding("note" if refusal else "good", "images", values)
 
 
-def _unreachable(what: str, error: PerfbisectError) -> Finding:
-    advice = error.next_step or "look at the network and the proxies"
-    return Finding("bad", f"{what}: {error.message}", advice)
+def _unreachable(error: PerfbisectError, source: str) -> Finding:
+    values = {"source": source, "message": error.message, "advice": error.next_step or ""}
+    return Finding("bad", "no answer", values)
