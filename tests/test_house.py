@@ -196,6 +196,95 @@ def test_the_lock_for_development_holds_that_for_running() -> None:
     assert {name: block for name, block in runtime.items() if development.get(name) != block} == {}
 
 
+SENTENCES = {
+    "bisect/decision/": "what a slot waits for: nothing prints it",
+    "bisect/figures.py": "axes and legends",
+    "bisect/forecast.py": "a line of the terminal, about an option",
+    "bisect/policy.py": "advice of an error",
+    "bisect/result.py": "an addition to the message of an error",
+    "dashboard/command.py": "progress",
+    "experiments/compare.py": "how often a share is zero: two counts and their sides",
+    "experiments/dry_run.py": "on what a forecast rests, beside that of earlier launches",
+    "experiments/measure.py": "advice of an error",
+    "explain/command.py": "messages of errors",
+    "explain/profile_job.py": "message of an error",
+    "nightly/command.py": "progress",
+    "nightly/config.py": "messages of errors",
+    "nightly/delivery.py": "messages of errors, and progress",
+    "nightly/journal.py": "advice of an error",
+    "nightly/measure.py": "messages of an interrupt",
+    "nightly/run.py": "progress",
+    "report/console.py": "progress",
+    "report/plots.py": "axes and legends",
+    "series/publish.py": "messages of errors",
+    "series/sources/": "messages of errors, and the help of --source",
+    "series/suspects/window.py": "advice of errors",
+    "setup/templates.py": "comments of the file that init writes",
+}
+"""Places in rooms with templates whose sentences are no report's, each with its reason."""
+FEWEST_WORDS = 5
+WORD = re.compile(r"(?<![\w./<=-])[A-Za-z][a-z']+(?![\w/=-]|\.\w)")
+SAID_ELSEWHERE = re.compile(r"(Error|Option|Interrupted|compile|error|say)$")
+"""Calls whose texts are messages, help or patterns."""
+
+
+def sentences(path: Path) -> list[str]:
+    """Texts of several words that are no docstring, message of an error, help, pattern or name of a value."""
+    parents = {child: node for node in ast.walk(tree(path)) for child in ast.iter_child_nodes(node)}
+
+    def is_elsewhere(node: ast.AST) -> bool:
+        while (node := parents.get(node, tree(path))) is not tree(path):
+            if isinstance(node, ast.Raise | ast.Compare | ast.Assert):
+                return True
+            if isinstance(node, ast.Call) and SAID_ELSEWHERE.search(ast.unparse(node.func)):
+                return True
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+                return True
+            if isinstance(node, ast.keyword) and node.arg in ("advice", "help", "next_step"):
+                return True
+        return False
+
+    found = []
+    for node, parent in parents.items():
+        if isinstance(parent, ast.Expr | ast.JoinedStr | ast.FormattedValue):
+            continue
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        is_code = "\n" in text or "|" in text or re.match("SELECT|INSERT|UPDATE|DELETE", text)
+        if len(WORD.findall(text)) >= FEWEST_WORDS and not is_code and not is_elsewhere(node):
+            found.append(f"{path.relative_to(PACKAGE)}: {text}")
+    return found
+
+
+def test_reports_have_their_sentences_in_templates() -> None:
+    rooms = {folder.parent for folder in PACKAGE.rglob("templates") if folder.is_dir()}
+    found = [
+        sentence
+        for room in sorted(rooms)
+        for path in sorted(room.rglob("*.py"))
+        if path.name != "wing.py"
+        for sentence in sentences(path)
+    ]
+    assert [text for text in found if not text.startswith(tuple(SENTENCES))] == []
+    assert [place for place in SENTENCES if not any(text.startswith(place) for text in found)] == []
+
+
+def test_sentences_are_told_from_messages_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (tmp_path / "a.py").write_text(
+        '"""A module of a few words."""\n'
+        'NOTE = f"the machine of {1} was slow that night"\n'
+        'if NOTE == "a name of a value here":\n'
+        '    raise ValueError("this is said by an error")\n'
+    )
+    assert sentences(tmp_path / "a.py") == ["a.py: the machine of {} was slow that night"]
+
+
 def anchors(path: Path) -> set[str]:
     """The names of a document's headings, as a forge makes them."""
     heads = re.findall(r"^#+ +(.+)$", path.read_text(), re.MULTILINE)
