@@ -182,13 +182,15 @@ def collect_cell(series: Sequence[CellSeries], findings: Mapping[str, SeriesFind
     points = sorted({_key(point): point for item in series for point in item.points}.items())
     places = {key: place for place, (key, _) in enumerate(points)}
     last = points[-1][1]
+    typical = {item.metric for item in series if item.part == "typical"}
+    headline = next((name for name in HEADLINES if name in typical), series[0].metric)
     return SiteCell(
         name=series[0].cell,
         family=family_of(last.workload, (item.metric for item in series)),
         model=last.workload.model,
         load=load_of(last.workload),
         machine=next((point.hardware for _, point in reversed(points) if point.hardware), ""),
-        headline=_headline(series),
+        headline=headline,
         digest=last.workload.digest,
         rows=_rows(last.workload),
         points=tuple(_point(point) for _, point in points),
@@ -213,11 +215,6 @@ def load_of(workload: Workload) -> str:
 def _key(point: Point) -> _Key:
     # Results may begin in the same second: then their file and record tell them apart.
     return stamp(point.moment), point.raw, point.record
-
-
-def _headline(series: Sequence[CellSeries]) -> str:
-    typical = {item.metric for item in series if item.part == "typical"}
-    return next((name for name in HEADLINES if name in typical), series[0].metric)
 
 
 def _rows(workload: Workload) -> tuple[tuple[str, str], ...]:
@@ -300,7 +297,11 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
 
     def findings(series: CellSeries) -> SeriesFindings:
         own = changes[series.key]
-        cuts = {cut for change in own for cut in _cuts(change)}
+        cuts = {change.point.index for change in own} | {
+            change.point.until
+            for change in own
+            if change.point.until is not None and change.point.until < len(change.series.values)
+        }
         transients = tuple(change.point.index for change in own if change.point.shape == "transient")
         judged, note = notes.get(f"{series.cell} {series.metric}", (False, ""))
         return SeriesFindings(
@@ -314,12 +315,6 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
     for _, group in groupby(analysis.series, key=lambda series: series.cell):
         series = tuple(group)
         yield collect_cell(series, {item.metric: findings(item) for item in series})
-
-
-def _cuts(change: SeriesChange) -> Iterator[int]:
-    yield change.point.index
-    if change.point.until is not None and change.point.until < len(change.series.values):
-        yield change.point.until
 
 
 def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:

@@ -236,7 +236,9 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
         for hunk in file.hunks:
             # A kernel that only lost lines is changed as well.
             lines = line_texts((*file.new_lines(hunk), *file.old_lines(hunk)))
-            for word in _WORD.findall("\n".join((hunk.heading.partition("(")[0], *_definitions(lines)))):
+            # What C++ or Rust defines: names before a bracket at the beginning of a line.
+            defined = (text.partition("(")[0] for text in lines if _DEFINITION.match(text))
+            for word in _WORD.findall("\n".join((hunk.heading.partition("(")[0], *defined))):
                 if word not in _NOT_A_SYMBOL:
                     symbols.setdefault(word, (file.path, hunk.new_start))
     found = []
@@ -248,11 +250,6 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
             symbol = max(named, key=lambda s: (len(s), s))
             found.append(SymbolMatch(operation, symbol, *symbols[symbol]))
     return tuple(found)
-
-
-def _definitions(lines: Iterable[str]) -> list[str]:
-    """What changed lines of C++ or Rust define: names before a bracket at the beginning of a line."""
-    return [line.partition("(")[0] for line in lines if _DEFINITION.match(line)]
 
 
 LinkKind = Literal["value", "function", "data file", "module"]
@@ -315,7 +312,8 @@ def _imported(tree: ast.Module, node: ast.AST, path: str, diff: StackDiff) -> It
         if isinstance(used, ast.Attribute) and isinstance(used.value, ast.Name) and used.value.id in modules:
             file = modules[used.value.id]
             yield from _member(file, used.attr, diff)
-            yield from _module(file, used.value.id, diff)
+            if changed := diff.lines["after"].get(file):
+                yield DiffLink("module", used.value.id, file, min(changed))
         elif isinstance(used, ast.Name) and used.id in members:
             yield from _member(*members[used.id], diff)
 
@@ -339,12 +337,6 @@ def _member(file: str, name: str, diff: StackDiff) -> Iterator[DiffLink]:
     if name in diff.changed.get(file, frozenset()):
         spans = [span.first for span in diff.functions(file, "after") if span.name == name]
         yield DiffLink("function", name, file, min(spans, default=0))
-
-
-def _module(file: str, name: str, diff: StackDiff) -> Iterator[DiffLink]:
-    lines = diff.lines["after"].get(file, frozenset())
-    if lines:
-        yield DiffLink("module", name, file, min(lines))
 
 
 def _data_files(node: ast.AST, diff: StackDiff) -> Iterator[DiffLink]:

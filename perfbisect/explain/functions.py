@@ -162,7 +162,7 @@ def compare_functions(
     if not all(work):
         raise ValueError("each side needs a profile launch")
     own = [[_readings(launch, _own) for launch in side] for side in work]
-    sums = [[_readings(launch, _everything) for launch in side] for side in work]
+    sums = [[_readings(launch, lambda _: "total") for launch in side] for side in work]
     ((total, _),) = compare_times(sums[0], sums[1]).values()
     seen = [_sampled(side) for side in own]
     # A function that was hardly sampled can show nothing, and each test makes the correction stricter.
@@ -296,10 +296,6 @@ def _work(launch: SampledLaunch, reduce: Reduce) -> tuple[_Work, ...]:
 
 def _own(sample: StackSample) -> FunctionKey:
     return sample.frames[-1].key
-
-
-def _everything(_: StackSample) -> str:
-    return "total"
 
 
 def _readings(launch: Sequence[_Work], name: Callable[[StackSample], KeyT]) -> dict[KeyT, LaunchReading]:

@@ -207,11 +207,16 @@ def group_names(node: Sequence[int], of: int) -> str:
 def hunks_report(document: HunksDocument) -> Report:
     """The report of a search."""
     guilty = [group for group in document.groups if group.guilty]
+    marked = [
+        f"{'>> ' if group.guilty else '   '}{text}"
+        for group in document.groups
+        for text in (f"# group {group.number}", *_diff_lines(group))
+    ]
     values = {
         "r": document,
         "group_names": partial(_names_of_numbers, of=len(document.groups)),
         "guilty_diff": "\n".join(line for group in guilty for line in _diff_lines(group)),
-        "diff": "\n".join(_marked_lines(document)),
+        "diff": "\n".join(marked),
     }
     return render_report("explain/templates/hunks.md.jinja", values)
 
@@ -228,14 +233,6 @@ def _diff_lines(group: HunkGroupDocument) -> Iterator[str]:
         yield from (f"+{text}" for text in hunk.added)
         if hunk.more:
             yield f" ({hunk.more} more lines)"
-
-
-def _marked_lines(document: HunksDocument) -> Iterator[str]:
-    """Every group's diff; the lines of the named ones are marked at the left."""
-    for group in document.groups:
-        mark = ">> " if group.guilty else "   "
-        yield f"{mark}# group {group.number}"
-        yield from (f"{mark}{text}" for text in _diff_lines(group))
 
 
 PATCH = "guilty.patch"

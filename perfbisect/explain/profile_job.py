@@ -135,6 +135,8 @@ def result_document(
         return ProfileResultDocument(kind="not compared", sentence=sentence, problems=problems)
     conclusion, functions = explanation.conclusion, explanation.functions
     place, link = conclusion.location, conclusion.link
+    # Those that differ beyond chance, then the largest differences.
+    ranked = sorted(functions.functions, key=lambda row: (not row.significant, -abs(row.difference), row.key))
     return ProfileResultDocument(
         **{name: getattr(conclusion, name) for name in GrowthShares.model_fields},
         **dict(explanation.trace) | {"operations": explanation.trace.operations[:MOST_ROWS]},
@@ -144,7 +146,7 @@ def result_document(
         total_before=functions.total.before,
         total_after=functions.total.after,
         launches=functions.launches,
-        functions=_notable(functions.functions),
+        functions=tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.key))),
         problems=problems,
         flames=flames,
         diff=diff,
@@ -164,12 +166,6 @@ def profile_sentence(explanation: ProfileExplanation | None) -> str:
         }
     )
     return "".join(render_sentences("explain/templates/profile.summary.jinja", values))
-
-
-def _notable(rows: Sequence[FunctionGrowth]) -> tuple[FunctionGrowth, ...]:
-    """Those that differ beyond chance, then the largest differences."""
-    ranked = sorted(rows, key=lambda row: (not row.significant, -abs(row.difference), row.key))
-    return tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.key)))
 
 
 def profile_report(document: ProfileDocument) -> Report:

@@ -65,18 +65,13 @@ def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
     if isinstance(notice, PhaseStarted):
         return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
     if isinstance(notice, LaunchEnded):
-        return [_launched_line(notice)]
+        launch, detail = notice.launch, [notice.detail] if notice.detail else []
+        value = f"{f'#{launch.number} ' if launch.slot else ''}{_value(launch, notice.unit)}"
+        spent = spent_text(notice.used, notice.budget, notice.lost)
+        return ["   " + "  |  ".join([value, *detail, spent])]
     if isinstance(notice, MachineBackoff):
         return [f"   the machine failed ({line(notice.reason)}): trying again in {notice.seconds:.0f} s"]
     return []
-
-
-def _launched_line(notice: LaunchEnded) -> str:
-    """``   14.20 ms (2 runs, +-0.4 %)   leading 0a1b2c 0.62, ...   12.3 of 180.0 min``."""
-    launch = notice.launch
-    whose = f"#{launch.number} " if launch.slot else ""
-    parts = [whose + _value(launch, notice.unit), *([notice.detail] if notice.detail else [])]
-    return "   " + "  |  ".join([*parts, spent_text(notice.used, notice.budget, notice.lost)])
 
 
 def error_lines(message: str, where: str | None, next_step: str | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, Literal
 
 from perfbisect.changes.hunks import DiffState
@@ -78,20 +77,11 @@ def diff_lines(file: DiffFileDocument) -> list[str]:
 
 def marked_part(diff: DiffDocument, most: int) -> DiffFileDocument | None:
     """The hunk with most marked lines, at most ``most`` from the first of them; None if none is marked."""
-    best = max(_marked_hunks(diff), key=lambda found: found[0], default=None)
-    if best is None:
+    hunks = [(file, hunk) for file in diff.files for hunk in file.hunks]
+    file, hunk = max(hunks, key=lambda found: sum(line.marked for line in found[1]), default=(None, ()))
+    if file is None or not any(line.marked for line in hunk):
         return None
-    _, file, hunk = best
     first = next(index for index, line in enumerate(hunk) if line.marked)
     start = max(0, first - _BEFORE)
     part = hunk[start : start + most]
     return file.model_copy(update={"hunks": (part,), "omitted": len(hunk) - len(part)})
-
-
-def _marked_hunks(
-    diff: DiffDocument,
-) -> Iterator[tuple[int, DiffFileDocument, tuple[DiffLineDocument, ...]]]:
-    for file in diff.files:
-        for hunk in file.hunks:
-            if count := sum(line.marked for line in hunk):
-                yield count, file, hunk

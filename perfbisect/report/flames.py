@@ -116,7 +116,10 @@ def flame_lines(root: FlameDocument, most: int = 12) -> list[str]:
 
     def rows(frame: FlameDocument, level: int) -> Iterator[tuple[int, FlameDocument]]:
         if abs(frame.difference) >= least and frame.difference:
-            carried = any(_carries(child, frame) for child in frame.children)
+            carried = any(
+                not child.folded and _SAME <= child.difference / frame.difference <= 1 / _SAME
+                for child in frame.children
+            )
             if level == 0 or not carried:
                 yield level, frame
                 level += 1
@@ -127,10 +130,6 @@ def flame_lines(root: FlameDocument, most: int = 12) -> list[str]:
     ranked = sorted(range(len(found)), key=lambda index: -abs(found[index][1].difference))
     kept = (found[index] for index in sorted(ranked[:most]))
     return [f"{frame.difference:+8.2f}  {'  ' * level}{_full_name(frame)}" for level, frame in kept]
-
-
-def _carries(call: FlameDocument, caller: FlameDocument) -> bool:
-    return not call.folded and _SAME <= call.difference / caller.difference <= 1 / _SAME
 
 
 def _full_name(frame: FlameDocument) -> str:
