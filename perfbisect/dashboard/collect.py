@@ -158,6 +158,13 @@ def collect_site(
     whose change it searched.
     """
     rankings, failed = _rankings(store, analysis, repository, table)
+    builds = {point.build.key: point.build for item in analysis.series for point in item.points}
+    lacks = {
+        "has_repository": repository is not None,
+        "unknown": sum(build.of_main is None for build in builds.values()),
+        "builds": len(builds),
+        "away": analysis.away,
+    }
     return Site(
         title=title,
         made=made,
@@ -173,7 +180,7 @@ def collect_site(
         bisections=bisections_of_alerts(store, analysis, tuple(reports), repository),
         commit_url=commit_url,
         census=_census(analysis),
-        notes=_site_notes(analysis, has_repository=repository is not None),
+        notes=render_sentences("dashboard/templates/notes.jinja", lacks),
     )
 
 
@@ -365,14 +372,3 @@ def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     rows = render_sentences("dashboard/templates/census.jinja", {"refused": reasons})
     counts = (medians.judged, tails.judged, *(count for _, count in refused))
     return tuple(zip(rows, counts, strict=True))
-
-
-def _site_notes(analysis: SeriesAnalysis, *, has_repository: bool) -> tuple[str, ...]:
-    builds = {point.build.key: point.build for item in analysis.series for point in item.points}
-    values = {
-        "has_repository": has_repository,
-        "unknown": sum(build.of_main is None for build in builds.values()),
-        "builds": len(builds),
-        "away": analysis.away,
-    }
-    return render_sentences("dashboard/templates/notes.jinja", values)

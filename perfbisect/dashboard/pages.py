@@ -188,6 +188,7 @@ def overview(
         head = {"id": event.id, "kind": event.kind, "weight": event.weight}
         return head | {"file": event_files[event.id], "alerts": alerts}
 
+    names = ("name", "family", "model", "load", "machine", "headline")
     payload: Payload = harmless(
         {
             "title": site.title,
@@ -203,8 +204,12 @@ def overview(
                 for metric in numbers
             ],
             "cells": [
-                _cell_summary(cell, numbers, cell_files[cell.name])
-                | {"silent": _is_silent(cell.points[-1].time, newest)}
+                {
+                    **{name: getattr(cell, name) for name in names},
+                    "file": cell_files[cell.name],
+                    "metrics": [numbers[item.metric] for item in cell.series],
+                    "silent": _is_silent(cell.points[-1].time, newest),
+                }
                 for cell in site.cells
             ],
             "series": _summaries(site, on_first_page=True),
@@ -340,12 +345,6 @@ def _span(site: Site) -> tuple[int, int]:
 def _metric_numbers(site: Site) -> dict[MetricDocument, int]:
     metrics = dict.fromkeys(item.metric for cell in site.cells for item in cell.series)
     return {metric: number for number, metric in enumerate(metrics)}
-
-
-def _cell_summary(cell: SiteCell, numbers: Mapping[MetricDocument, int], file: str) -> Payload:
-    names = ("name", "family", "model", "load", "machine", "headline")
-    metrics = [numbers[item.metric] for item in cell.series]
-    return {name: getattr(cell, name) for name in names} | {"file": file, "metrics": metrics}
 
 
 def _summaries(site: Site, *, on_first_page: bool) -> list[Payload]:

@@ -31,7 +31,11 @@ MarkedLines = frozenset[tuple[DiffSign, int]]
 
 def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument:
     """Files that the conclusion names, then the others; hunks with marked lines are left out last."""
-    causes = _causes(diff, conclusion)
+    causes: dict[str, MarkedLines] = {}
+    for named in (conclusion.location, conclusion.link):
+        if named is not None and named.path in diff.by_path:
+            found = cause_lines(diff, diff.by_path[named.path], named.line)
+            causes[named.path] = causes.get(named.path, frozenset()) | found
     rank = {path: at for at, path in reversed([*enumerate((*causes, *conclusion.configuration))])}
     files = sorted(diff.files, key=lambda file: rank.get(file.path, len(rank)))[:MOST_FILES]
     hunks = {file.path: [*_hunks(file, causes.get(file.path, frozenset()))] for file in files}
@@ -58,15 +62,6 @@ def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument
             )
         )
     return DiffDocument(files=tuple(documents), omitted_files=len(diff.files) - len(documents))
-
-
-def _causes(diff: StackDiff, conclusion: ProfileConclusion) -> dict[str, MarkedLines]:
-    causes: dict[str, MarkedLines] = {}
-    for named in (conclusion.location, conclusion.link):
-        if named is not None and named.path in diff.by_path:
-            found = cause_lines(diff, diff.by_path[named.path], named.line)
-            causes[named.path] = causes.get(named.path, frozenset()) | found
-    return causes
 
 
 def cause_lines(diff: StackDiff, file: FileDiff, line: int) -> MarkedLines:

@@ -297,16 +297,12 @@ def measured_step(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
             next_step="bisect the commits between the releases",
         )
     if isinstance(sides.plan, ComparePlan):
-        _require_parent(job, sides.plan)
+        repository = repository_of(sides.plan.setting)
+        parents = repository.records("-1", culprit.source)[0].parents if repository else ()
+        if sides.a.change.source != next(iter(parents), "") or sides.a.variant != sides.b.variant:
+            raise UsageError(
+                f"job {job.id} compares no commit with its parent: "
+                "the difference is not the diff of one commit",
+                next_step=f"perfbisect compare ... --a {culprit.short}^ --b {culprit.short}",
+            )
     return sides
-
-
-def _require_parent(job: Job, plan: ComparePlan) -> None:
-    """:raises UsageError: the sides are no commit and its parent."""
-    culprit, repository = plan.b.change, repository_of(plan.setting)
-    parents = repository.records("-1", culprit.source)[0].parents if repository else ()
-    if plan.a.change.source != next(iter(parents), "") or plan.a.variant != plan.b.variant:
-        raise UsageError(
-            f"job {job.id} compares no commit with its parent: the difference is not the diff of one commit",
-            next_step=f"perfbisect compare ... --a {culprit.short}^ --b {culprit.short}",
-        )
