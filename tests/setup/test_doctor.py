@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -285,3 +288,16 @@ def test_what_only_some_jobs_use_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_
     found = {result.name: result for result in run_checks(tuple(checks.items()))}
     assert {name: result.state for name, result in found.items()} == dict.fromkeys(checks, "note")
     assert "not installed" in found["py-spy"].found and "not synchronised" in found["clock"].found
+
+
+def test_every_kind_of_finding_has_its_words() -> None:
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(doctor))) if isinstance(node, ast.Call)]
+    kinds = {
+        argument.value
+        for call in calls
+        if "Finding" in (ast.unparse(call.func), ast.unparse(call.args[0]) if call.args else "")
+        for argument in call.args[1:3]
+        if isinstance(argument, ast.Constant)
+    } - {"good", "note", "warning", "bad"}
+    template = (Path(doctor.__file__).parent / "templates" / "doctor.jinja").read_text()
+    assert kinds == set(re.findall(r'if kind == "([^"]+)"', template))
