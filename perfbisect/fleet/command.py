@@ -34,7 +34,7 @@ from perfbisect.machine.profile import load_profile
 from perfbisect.machine.profile import machine as detect_machine
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
 from perfbisect.model.change import Change
-from perfbisect.setup.doctor import check_flock, machine_checks, run_checks
+from perfbisect.setup.doctor import Check, check_tool, machine_checks, run_checks
 from perfbisect.system.clock import now
 from perfbisect.system.files import write_atomic
 
@@ -209,7 +209,8 @@ def look(
     kind = machine_of(slots[0], shell, profile).kind if slots else hardware.kind
     held = holders(lock_folder(shell))
     folders = {"state": workspace.state, "cache": workspace.cache}
-    rows = (*machine_checks(**folders, shell=shell, profile=profile), ("flock", check_flock))
+    flock: Check = ("flock", partial(check_tool, "flock"))
+    rows = (*machine_checks(**folders, shell=shell, profile=profile), flock)
     document = MachineDocument(
         name=hardware.host,
         version=perfbisect.__version__,

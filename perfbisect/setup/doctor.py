@@ -128,10 +128,20 @@ def fleet_checks(
 
     ``spec``: the fleet as it was typed; ``builders``: machines that build and do not measure.
     """
-    usable = [machine for machine in machines if machine.slots]
+    classes = Counter(machine.machine_class for machine in machines if machine.slots).most_common(1)
+    is_reached = spec.startswith(("ssh", "ray"))
     rows: list[Check] = []
     for machine in (*machines, *builders):
-        rows.append((machine.name, partial(_check_of_fleet, machine, usable, spec, machine in builders)))
+        if machine.slots:
+            builds = machine in builders
+            common = "" if builds else classes[0][0]
+            is_usual = builds or is_same_class(machine.machine_class, common)
+            of_machine = {"machine": machine, "builds": builds, "common": "" if is_usual else common}
+            found = partial(Finding, "good" if is_usual else "warning", "machine", of_machine)
+        else:
+            install = f"perfbisect agent install {machine.name} --fleet {spec}"
+            without = {"problem": machine.problem, "install": install if is_reached else ""}
+            found = partial(Finding, "bad", "machine without a slot", without)
         problems = [
             partial(Finding, check.state, "check of a machine", check.model_dump())
             for check in machine.checks
@@ -140,23 +150,8 @@ def fleet_checks(
         if machine.skew > _MAX_SKEW_S:
             values = {"seconds": round(machine.skew), "machine": machine.name}
             problems.append(partial(Finding, "warning", "clock of a machine", values))
-        rows += [(machine.name, problem) for problem in problems]
+        rows += [(machine.name, finding) for finding in (found, *problems)]
     return rows
-
-
-def _check_of_fleet(
-    machine: MachineDocument, usable: Sequence[MachineDocument], spec: str, builds: bool
-) -> Finding:
-    if not machine.slots:
-        install = f"perfbisect agent install {machine.name} --fleet {spec}"
-        is_reached = spec.startswith(("ssh", "ray"))
-        without = {"problem": machine.problem, "install": install if is_reached else ""}
-        return Finding("bad", "machine without a slot", without)
-    classes = Counter(other.machine_class for other in usable).most_common(1)
-    common = "" if builds else classes[0][0]
-    is_usual = builds or is_same_class(machine.machine_class, common)
-    values = {"machine": machine, "builds": builds, "common": "" if is_usual else common}
-    return Finding("good" if is_usual else "warning", "machine", values)
 
 
 def machine_checks(
@@ -166,7 +161,7 @@ def machine_checks(
     return (
         ("python", lambda: _fact(f"{platform.python_version()} at {sys.executable}")),
         ("system", _check_system),
-        ("git", _check_git),
+        ("git", partial(check_tool, "git", prints_version=True)),
         ("uv", lambda: check_command(uv.find_uv())),
         ("state", partial(check_disk, "state", state)),
         ("cache", partial(check_disk, "cache", cache)),
@@ -191,8 +186,13 @@ def check_sampling(py_spy: Path | None) -> Finding:
 
 def device_checks(shell: Mapping[str, str], profile: Profile) -> Iterator[Check]:
     """Checks of a machine kind: device queries, device selection and lease command."""
-    yield "machine", partial(check_device_command, profile)
-    if profile.devices != "none":
+    if profile.devices == "none":
+        yield "machine", partial(Finding, "good", "no devices needed", {"machine": profile.name})
+    else:
+        command = profile.query.command[0] if profile.query else "nvidia-smi"
+        path = shutil.which(command)
+        found = {"machine": profile.name, "path": path, "command": command, "in_file": bool(profile.query)}
+        yield "machine", partial(Finding, "good" if path else "bad", "device command", found)
         smi = profile.smi()
         yield "devices", partial(check_devices, shell, smi, profile)
         yield "select", partial(check_selection, shell, smi, profile)
@@ -210,25 +210,17 @@ def device_checks(shell: Mapping[str, str], profile: Profile) -> Iterator[Check]
         yield "lease command", partial(_check_lease_command, profile, profile.lease.lost)
 
 
-def check_device_command(profile: Profile) -> Finding:
-    """Whether the command that lists devices is on the PATH."""
-    if profile.devices == "none":
-        return Finding("good", "no devices needed", {"machine": profile.name})
-    command = profile.query.command[0] if profile.query else "nvidia-smi"
-    path = shutil.which(command)
-    values = {"machine": profile.name, "path": path, "command": command, "in_file": bool(profile.query)}
-    return Finding("good" if path else "bad", "device command", values)
-
-
 def check_devices(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Finding:
     """The devices that the mask in ``shell`` leaves, and who uses them."""
     known = devices.list_devices(smi)
     if not known:
-        return _no_devices(smi, profile)
+        problem = smi.devices(("uuid",)).problem
+        return Finding("bad", "no devices", {"problem": problem, "in_file": profile.query is not None})
     mask = shell.get(profile.variable)
     visible = devices.visible(known, mask)
+    kinds = Counter((gpu.name, gpu.driver) for gpu in visible or devices.usable(known))
     values: dict[str, object] = {
-        "devices": _count_devices(visible or devices.usable(known)),
+        "devices": [(count, name, driver) for (name, driver), count in kinds.items()],
         "variable": profile.variable,
         "mask": mask,
     }
@@ -244,11 +236,6 @@ def check_devices(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Findi
     if any(gpu.parent for gpu in visible):
         return Finding("warning", "devices of MIG", values)
     return Finding("good", "devices", values)
-
-
-def _no_devices(smi: Smi, profile: Profile) -> Finding:
-    values = {"problem": smi.devices(("uuid",)).problem, "in_file": profile.query is not None}
-    return Finding("bad", "no devices", values)
 
 
 def check_selection(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Finding:
@@ -288,11 +275,6 @@ def _check_lease_command(profile: Profile, lost: Sequence[int]) -> Finding:
     return Finding("good", "lease command", values)
 
 
-def _count_devices(gpus: Sequence[Gpu]) -> list[tuple[int, str, str]]:
-    names = Counter((gpu.name, gpu.driver) for gpu in gpus)
-    return [(count, name, driver) for (name, driver), count in names.items()]
-
-
 def _users(
     gpus: Sequence[Gpu], readings: Sequence[DeviceReading], tenants: Sequence[DeviceProcess]
 ) -> Iterator[tuple[str, DeviceReading, list[str]]]:
@@ -312,19 +294,12 @@ def _check_system() -> Finding:
     return Finding("good", "system", {**values, "usable": len(os.sched_getaffinity(0))})
 
 
-def _check_git() -> Finding:
-    path = shutil.which("git")
+def check_tool(name: str, *, prints_version: bool = False) -> Finding:
+    """Whether a command is on the PATH, and which version it is."""
+    path = shutil.which(name)
     if path is None:
-        return Finding("bad", "no git", {})
-    return check_command(Path(path))
-
-
-def check_flock() -> Finding:
-    """The command that holds the lock of an agent."""
-    path = shutil.which("flock")
-    if path is None:
-        return Finding("bad", "no flock", {})
-    return _fact(path)
+        return Finding("bad", "no command", {"name": name})
+    return check_command(Path(path)) if prints_version else _fact(path)
 
 
 def _fact(text: str) -> Finding:
@@ -431,9 +406,9 @@ def index_checks(make_builder: Callable[[], Builder] | None, change: Change | No
         if part is None or change is None:
             continue
         if isinstance(settings, WheelSettings):
-            yield "index", partial(check_wheel_index, part, settings, change)
+            yield "index", partial(check_source, part, settings, change)
         if isinstance(settings, ImageSettings):
-            yield "images", partial(check_images, part, settings, change)
+            yield "images", partial(check_source, part, settings, change)
 
 
 def check_registry() -> Finding:
@@ -450,25 +425,19 @@ def check_registry() -> Finding:
             return _unreachable(error, **source)
 
 
-def check_wheel_index(builder: Builder, settings: WheelSettings, change: Change) -> Finding:
-    source = {"source": f"wheel index {settings.index.template}"}
+def check_source(builder: Builder, settings: WheelSettings | ImageSettings, change: Change) -> Finding:
+    """Whether a wheel index or the tool for images answers this user, and has what a change needs."""
+    if isinstance(settings, ImageSettings):
+        source, version = f"images {settings.template}", settings.store.version
+    else:
+        source, version = f"wheel index {settings.index.template}", None
     try:
+        tool = f" by {version()}" if version else ""
         refusal = builder.refuses(change)
     except PerfbisectError as error:
-        return _unreachable(error, **source)
-    values = {**source, "change": change.short, "refusal": refusal.reason if refusal else ""}
-    return Finding("note" if refusal else "good", "wheels", values)
-
-
-def check_images(builder: Builder, settings: ImageSettings, change: Change) -> Finding:
-    """Whether the tool works for this user, and finds the image of a change."""
-    try:
-        source = f"images {settings.template} by {settings.store.version()}"
-        refusal = builder.refuses(change)
-    except PerfbisectError as error:
-        return _unreachable(error, source=f"images {settings.template}")
-    values = {"source": source, "change": change.short, "refusal": refusal.reason if refusal else ""}
-    return Finding("note" if refusal else "good", "images", values)
+        return _unreachable(error, source)
+    values = {"source": source + tool, "change": change.short, "refusal": refusal.reason if refusal else ""}
+    return Finding("note" if refusal else "good", "source", {**values, "is_index": version is None})
 
 
 def _unreachable(error: PerfbisectError, source: str) -> Finding:

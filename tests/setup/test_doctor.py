@@ -268,7 +268,7 @@ def test_what_the_driver_runs(tmp_path: Path, report: str, has_nvcc: bool, state
 
 def test_nvidia_where_its_command_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = doctor.check_device_command(CUDA)
+    found = dict(device_checks({}, CUDA))["machine"]()
     assert (found.state, found.found) == ("bad", "cuda: no nvidia-smi on the PATH")
     assert found.advice.endswith("--machine cpu")
 
