@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -37,7 +36,6 @@ from perfbisect.experiments.dry_run import (
 from perfbisect.experiments.measure import RUNS, MetricResult, metric_fields
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import (
-    MeasurementSetup,
     NothingDiffersError,
     SideRefusedError,
     build_check_plan,
@@ -131,9 +129,24 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
 def _plan_check(
     workspace: Workspace, request: CheckRequest, at: str, recorded: tuple[RecordedLevel, ...]
 ) -> PlannedJob[CheckPlan, ChangePlanDocument]:
+    """The plan of a check; on a fleet with the machine of the recorded launches.
+
+    Raises:
+        UsageError: they are of several machines, or of one that is not in the fleet.
+    """
     good, bad = request.good_value, request.bad_value
     setup, change = setups.build_change_setup(workspace, at, request)
-    setup = _on_recorded_machine(setup, recorded)
+    if machines := setup.placed.machines:
+        names = {attempt.slot.partition("/")[0] for level in recorded for attempt in level.attempts}
+        slots = tuple(slot for slot in setup.placed.slots if not recorded or {slot.machine} == names)
+        if not slots:
+            raise UsageError(
+                f"the launches to compare with were made on {', '.join(sorted(names)) or 'this machine'}, "
+                f"and the fleet can use {', '.join(machine.name for machine in machines)}: machines differ",
+                next_step="record a baseline on one machine of the fleet, or: perfbisect check --against REV",
+            )
+        kind = next(machine.machine_class for machine in machines if machine.name == slots[0].machine)
+        setup = replace(setup, placed=replace(setup.placed, slots=slots, machine_class=kind))
     plan = build_check_plan(
         setup,
         change=change,
@@ -146,27 +159,6 @@ def _plan_check(
     )
     shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
     return PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
-
-
-def _on_recorded_machine(setup: MeasurementSetup, recorded: Sequence[RecordedLevel]) -> MeasurementSetup:
-    """The setup of a check: on a fleet with the machine of the recorded launches.
-
-    Raises:
-        UsageError: they are of several machines, or of one that is not in the fleet.
-    """
-    machines = setup.placed.machines
-    if not machines:
-        return setup
-    names = {attempt.slot.partition("/")[0] for level in recorded for attempt in level.attempts}
-    slots = tuple(slot for slot in setup.placed.slots if not recorded or {slot.machine} == names)
-    if not slots:
-        raise UsageError(
-            f"the launches to compare with were made on {', '.join(sorted(names)) or 'this machine'}, and "
-            f"the fleet can use {', '.join(machine.name for machine in machines)}: machines differ",
-            next_step="record a baseline on one machine of the fleet, or: perfbisect check --against REV",
-        )
-    kind = next(machine.machine_class for machine in machines if machine.name == slots[0].machine)
-    return replace(setup, placed=replace(setup.placed, slots=slots, machine_class=kind))
 
 
 def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> CommandResult:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import ParamSpec
 
 from perfbisect.changes.git import Repository
 from perfbisect.changes.hunks import HunkId, read_diff, revert_hunks
@@ -17,6 +18,8 @@ from perfbisect.errors import RevisionError, UsageError
 from perfbisect.experiments.measure import SidePlan
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
+
+RevertP = ParamSpec("RevertP")
 
 
 def resolve_change(workspace: Workspace, typed: str) -> Change:
@@ -65,15 +68,30 @@ def resolve_change_text(workspace: Workspace, text: ChangeText) -> Change:
 def resolve_sides(
     workspace: Workspace, cell: Cell, a: str | None, b: str, variant: str
 ) -> tuple[SidePlan, SidePlan]:
-    """Both sides, of a variant where they name none; without A that is the merge base of a pull request B."""
+    """Both sides, of a variant where they name none.
+
+    Without A that is the merge base of a pull request B with origin's head, ``main`` or ``master``.
+    """
     later = _resolve_side(workspace, cell, b, variant)
     if a is not None:
         return _resolve_side(workspace, cell, a, variant), later
     number = parse_change_text(b).pull
     if number is None:
         raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {b}")
-    base = base_of_pull(workspace.needed_repository(), number)
-    return SidePlan(typed=f"merge base of pr/{number}", change=base, variant=variant), later
+    repository = workspace.needed_repository()
+    head = resolve_pull(repository, number)
+    for name in ("refs/remotes/origin/HEAD", "main", "master"):
+        try:
+            base = repository.merge_base(repository.resolve(name).id, head.id)
+        except RevisionError:
+            continue
+        if base is not None:
+            earlier = repository.resolve(base)
+            return SidePlan(typed=f"merge base of pr/{number}", change=earlier, variant=variant), later
+    raise RevisionError(
+        f"pull request {number} has no merge base with a main branch of {repository.path}",
+        next_step="name the other side: --a REV",
+    )
 
 
 def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) -> SidePlan:
@@ -99,23 +117,6 @@ def resolve_pull(repository: Repository, number: int) -> Change:
     )
 
 
-def base_of_pull(repository: Repository, number: int) -> Change:
-    """The merge base of a pull request with origin's head, ``main`` or ``master``."""
-    head = resolve_pull(repository, number)
-    for name in ("refs/remotes/origin/HEAD", "main", "master"):
-        try:
-            line = repository.resolve(name)
-        except RevisionError:
-            continue
-        base = repository.merge_base(line.id, head.id)
-        if base is not None:
-            return repository.resolve(base)
-    raise RevisionError(
-        f"pull request {number} has no merge base with a main branch of {repository.path}",
-        next_step="name the other side: --a REV",
-    )
-
-
 def environment_spec(spec: str | None, change: str, *, is_typed: bool) -> str:
     """The environment specification for a change; for a release ``release:`` unless it was typed."""
     release = parse_change_text(change).release
@@ -129,9 +130,18 @@ def environment_spec(spec: str | None, change: str, *, is_typed: bool) -> str:
     return found
 
 
-def reverter(builder: Builder, repository: Repository) -> Callable[[Change, Change], Change | str]:
-    """Return a function that reverts an ancestor in a commit, or says why it cannot."""
-    return lambda head, culprit: _buildable(builder, partial(revert_commit, repository, head, culprit))
+def reverter(builder: Builder, revert: Callable[RevertP, Change]) -> Callable[RevertP, Change | str]:
+    """Return a function that reverts, or says why that does not apply or cannot be built."""
+
+    def revert_buildable(*args: RevertP.args, **kwargs: RevertP.kwargs) -> Change | str:
+        try:
+            change = revert(*args, **kwargs)
+        except ConflictError as error:
+            return error.message
+        refusal = builder.refuses(change)
+        return change if refusal is None else f"it cannot be built: {refusal.reason}"
+
+    return revert_buildable
 
 
 def hunk_reverter(
@@ -140,17 +150,7 @@ def hunk_reverter(
     """Return a function that takes hunks of a commit back, or says why it cannot."""
     diff_of = cache(partial(read_diff, repository))
 
-    def revert(commit: Change, reverted: Sequence[HunkId]) -> Change | str:
-        return _buildable(builder, lambda: revert_hunks(repository, commit, diff_of(commit), reverted))
+    def revert(commit: Change, reverted: Sequence[HunkId]) -> Change:
+        return revert_hunks(repository, commit, diff_of(commit), reverted)
 
-    return revert
-
-
-def _buildable(builder: Builder, make: Callable[[], Change]) -> Change | str:
-    """A change that perfbisect makes, or why it does not apply or cannot be built."""
-    try:
-        change = make()
-    except ConflictError as error:
-        return error.message
-    refusal = builder.refuses(change)
-    return change if refusal is None else f"it cannot be built: {refusal.reason}"
+    return reverter(builder, revert)

@@ -35,13 +35,30 @@ def find_claim(name: str) -> tuple[Path, Claim]:
 def claim_cells(path: Path, claim: Claim, profile: str, *, dry_run: bool = False) -> tuple[str, ...]:
     """The cells of a claim by name, every load of a ladder; ``dry_run``: also those that cannot run here."""
     names: list[str] = []
+    needs = f"; it needs {claim.needs}" if claim.needs else ""
     devices = len(machine(dict(os.environ), load_profile(profile)).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
         for cell in cells:
             _check_reported(path, claim, cell)
-            if not dry_run:
-                _check_here(path, claim, cell, devices)
+            if dry_run:
+                continue
+            if cell.gpus > devices:
+                raise MachineError(
+                    f"the claim cannot be run here: {cell.name} needs {cell.gpus} devices and there are "
+                    f"{devices}{needs}",
+                    where=path,
+                    next_step="run it on a machine with devices: perfbisect doctor shows those that are seen",
+                )
+            # Found out now, not after the first build: with HF_HUB_OFFLINE nothing can be fetched.
+            missing = missing_repositories(hub_repositories(cell), dict(os.environ))
+            if missing:
+                raise MachineError(
+                    f"the claim cannot be run here: {cell.name} needs {', '.join(missing)}, which is not on "
+                    f"this machine, and HF_HUB_OFFLINE forbids to fetch it{needs}",
+                    where=path,
+                    next_step="fetch it into HF_HOME, or unset HF_HUB_OFFLINE",
+                )
         bare = name.partition("@")[0]
         suffixes = [cell.name.partition("@")[2] for cell in cells]
         names += [f"{bare}@{suffix}" if suffix else bare for suffix in suffixes]
@@ -60,23 +77,3 @@ def _check_reported(path: Path, claim: Claim, cell: Cell) -> None:
         except UsageError as error:
             line = load(path).line(("expect", field))
             raise LocatedError(error.message, file=path, line=line, field=f"expect.{field}") from None
-
-
-def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
-    needs = f"; it needs {claim.needs}" if claim.needs else ""
-    if cell.gpus > devices:
-        raise MachineError(
-            f"the claim cannot be run here: {cell.name} needs {cell.gpus} devices and there are "
-            f"{devices}{needs}",
-            where=path,
-            next_step="run it on a machine with devices: perfbisect doctor shows those that are seen",
-        )
-    # Found out now, not after the first build: with HF_HUB_OFFLINE nothing can be fetched.
-    missing = missing_repositories(hub_repositories(cell), dict(os.environ))
-    if missing:
-        raise MachineError(
-            f"the claim cannot be run here: {cell.name} needs {', '.join(missing)}, which is not on this "
-            f"machine, and HF_HUB_OFFLINE forbids to fetch it{needs}",
-            where=path,
-            next_step="fetch it into HF_HOME, or unset HF_HUB_OFFLINE",
-        )

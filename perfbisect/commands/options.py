@@ -20,7 +20,6 @@ from perfbisect.commands.request import (
     as_file_or_name,
     as_path,
     as_text,
-    request_fields,
 )
 from perfbisect.commands.workspace import Workspace
 
@@ -225,10 +224,3 @@ class BlockOptions(BudgetOptions):
     """Options of commands that compare two sides in blocks."""
 
     blocks: Annotated[int, Option("Most blocks of four.", type=click.IntRange(1))] = 10
-
-
-def setting_keys() -> tuple[str, ...]:
-    """The keys of ``perfbisect.yaml``."""
-    requests = (FolderSettings, MeasureOptions, BudgetOptions)
-    fields = (field for request in requests for field in request_fields(request))
-    return tuple(dict.fromkeys(field.key for field in fields if field.setting))

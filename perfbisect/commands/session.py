@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from perfbisect.changes.revert import revert_commit
 from perfbisect.commands import changes, setups
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.fleets import FleetJob, RemoteExecutor, fleets
@@ -176,7 +177,7 @@ class JobSession:
             slots=self.lease.slots,
             check=self.lease.check,
             reclaim=partial(_reclaim, remote, self.sink) if remote is not None else None,
-            revert=changes.reverter(builder, repository) if repository else None,
+            revert=changes.reverter(builder, partial(revert_commit, repository)) if repository else None,
             revert_hunks=changes.hunk_reverter(builder, repository) if repository else None,
             ahead=_ahead(builder, self.lease.slots, self.job, builders),
         )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import click
 from pydantic import ConfigDict, ValidationError, create_model
 
-from perfbisect.commands.options import setting_keys
+from perfbisect.commands.options import BudgetOptions, FolderSettings, MeasureOptions
 from perfbisect.commands.request import Request, RequestField, request_fields
 from perfbisect.common.yaml_source import Located, load, validate
 from perfbisect.errors import LocatedError, UsageError
@@ -57,7 +57,9 @@ def load_settings(root: Path | None) -> Settings:
     document = load(root / SETTINGS_FILE)
     if document.data is None:
         return Settings(root)
-    fields: dict[str, Any] = dict.fromkeys(setting_keys(), (str | None, None))
+    requests = (FolderSettings, MeasureOptions, BudgetOptions)
+    keys = [field.key for request in requests for field in request_fields(request) if field.setting]
+    fields: dict[str, Any] = dict.fromkeys(keys, (str | None, None))
     strict = ConfigDict(frozen=True, extra="forbid", strict=True)
     model = create_model("PerfbisectYaml", __config__=strict, **fields)
     texts = validate(document, model).model_dump(exclude_none=True)

@@ -348,8 +348,20 @@ def _launch_table(document: StatusDocument) -> Table:
 
 
 def list_jobs(jobs: Jobs, now: Callable[[], datetime]) -> tuple[JobsDocument, list[str]]:
-    """List all jobs with their outcomes."""
-    document = JobsDocument(jobs=tuple(_job_line(job, now()) for job in jobs.all()))
+    """List all jobs with their outcomes; one that cannot be read is ``broken``."""
+    found: list[JobLineDocument] = []
+    for job in jobs.all():
+        try:
+            with replaying(job.journal):
+                row = _recorded_line(job) or JobLineDocument.model_validate(
+                    status_document(job, now()), from_attributes=True
+                )
+        except PerfbisectError as error:
+            row = JobLineDocument(
+                job=job.id, state="broken", verb="", cell="", launches=0, problem=error.message
+            )
+        found.append(row)
+    document = JobsDocument(jobs=tuple(found))
     if not document.jobs:
         return document, [f"no jobs in {jobs.state}"]
     titles = ("job", "state", "command", "cell")
@@ -374,19 +386,6 @@ def open_jobs(jobs: Jobs) -> tuple[Job, ...]:
     from perfbisect.commands.experiments import is_readable
 
     return tuple(filter(is_readable, unfinished))
-
-
-def _job_line(job: Job, now: datetime) -> JobLineDocument:
-    """A job's line; a job that cannot be read is ``broken``."""
-    try:
-        with replaying(job.journal):
-            return _recorded_line(job) or JobLineDocument.model_validate(
-                status_document(job, now), from_attributes=True
-            )
-    except PerfbisectError as error:
-        return JobLineDocument(
-            job=job.id, state="broken", verb="", cell="", launches=0, problem=error.message
-        )
 
 
 def _recorded_line(job: Job) -> JobLineDocument | None:

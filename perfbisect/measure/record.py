@@ -22,7 +22,7 @@ from perfbisect.measure.attempt import plain
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.redaction import redacted, redacted_argv
-from perfbisect.serving.eras import era_of
+from perfbisect.serving.eras import ERAS
 from perfbisect.system import clock, logs, ports
 from perfbisect.system.files import scratch_folder
 from perfbisect.system.processes import OwnedProcess
@@ -51,9 +51,12 @@ class ClientVersion:
 
     @property
     def era(self) -> str:
-        """The client's era; empty if unknown."""
-        era = era_of(self.name, self.date, self.version)
-        return f"{era}, plain" if era and self.forced_plain else era
+        """The client's name and the change that began its era; empty if unknown."""
+        eras = reversed(ERAS.get(self.name, ()))
+        found = next((era for era in eras if era.reached(self.date, self.version)), None)
+        if found is None:
+            return ""
+        return f"{self.name} since {found.change}" + (", plain" if self.forced_plain else "")
 
 
 def command_facts(argv: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:

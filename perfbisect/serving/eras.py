@@ -105,10 +105,3 @@ def nightly_warmups(date: str, concurrency: int | None) -> int:
 
 ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI_ERAS, "diffusion_bench": DIFFUSION_ERAS}
 """Eras by client; without eras only clients of equal digest are comparable."""
-
-
-def era_of(client: str, date: str = "", version: str = "") -> str:
-    """The client's name and the change that began its era; empty if unknown."""
-    eras = reversed(ERAS.get(client, ()))
-    found = next((era for era in eras if era.reached(date, version)), None)
-    return f"{client} since {found.change}" if found else ""

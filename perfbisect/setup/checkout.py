@@ -114,7 +114,22 @@ def detect_checkout(repository: Repository, shell: Mapping[str, str]) -> Detecte
     project = parse_project(read(PYPROJECT), read(SETUP))
     engine = next((name for name in ENGINES if repository.tree_id(head.id, f"{name}/__init__.py")), None)
     if engine is None:
-        raise _unknown_engine(repository, project)
+        if project.plugin_line:
+            raise LocatedError(
+                f"{project.name or repository.path.name} is a vLLM plug-in without an engine of its own",
+                file=repository.path / project.plugin_file,
+                line=project.plugin_line,
+                next_step="say how to install it: --env 'command:./environment.sh {env} {tree}"
+                f",package={project.name.replace('-', '_') or 'NAME'}' (docs/environments.md, Examples)",
+            )
+        known = " or ".join(f"{name}/ ({display})" for name, display in reversed(ENGINES.items()))
+        raise LocatedError(
+            f"unknown engine: the root has no package {known}; {project.description}",
+            file=repository.path / project.file,
+            line=project.line or None,
+            field="project.name" if project.name else None,
+            next_step="perfbisect init --repo PATH, of a checkout of vLLM or vLLM-Omni",
+        )
     tags = _releases(repository, head)
     dockerfile = read(DOCKERFILE) if engine == "vllm_omni" else None
     # The first kind of machine with devices here, NVIDIA first; otherwise the CPU.
@@ -140,25 +155,6 @@ def _distance(repository: Repository, release: str, head: Change) -> dict[str, i
     days = date.fromisoformat(head.date[:10]) - date.fromisoformat(repository.resolve(release).date[:10])
     commits = repository.text("rev-list", "--count", f"{release}..{head.id}")
     return {"commits_behind": int(commits), "days_behind": days.days}
-
-
-def _unknown_engine(repository: Repository, project: Project) -> LocatedError:
-    known = " or ".join(f"{name}/ ({display})" for name, display in reversed(ENGINES.items()))
-    if project.plugin_line:
-        return LocatedError(
-            f"{project.name or repository.path.name} is a vLLM plug-in without an engine of its own",
-            file=repository.path / project.plugin_file,
-            line=project.plugin_line,
-            next_step="say how to install it: --env 'command:./environment.sh {env} {tree}"
-            f",package={project.name.replace('-', '_') or 'NAME'}' (docs/environments.md, Examples)",
-        )
-    return LocatedError(
-        f"unknown engine: the root has no package {known}; {project.description}",
-        file=repository.path / project.file,
-        line=project.line or None,
-        field="project.name" if project.name else None,
-        next_step="perfbisect init --repo PATH, of a checkout of vLLM or vLLM-Omni",
-    )
 
 
 def _releases(repository: Repository, head: Change) -> dict[str, str]:

@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from perfbisect.measure.record import ClientVersion
 from perfbisect.model.attempt import Provenance, provenance_differences
-from perfbisect.serving.eras import ERAS, NIGHTLY_ERAS, Era, era_of
+from perfbisect.serving.eras import ERAS, NIGHTLY_ERAS, Era
+
+
+def era_of(client: str, date: str = "", version: str = "") -> str:
+    return ClientVersion(client, version, sha256="", date=date).era
 
 
 @pytest.mark.parametrize("table", [*ERAS.values(), NIGHTLY_ERAS])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from perfbisect.errors import ServerError, UsageError
-from perfbisect.model.cell import Cell, DeployYaml
+from perfbisect.model.cell import Cell
 from perfbisect.serving.eras import Era
 from perfbisect.serving.families import Engine, Family, ProbeRequest
 from perfbisect.serving.families.probes import (
@@ -74,7 +74,27 @@ class StagedFamily(Family):
             own["stage-overrides"] = json.dumps(cell.stage_overrides, sort_keys=True, separators=(",", ":"))
         if _has(STAGE_INIT_TIMEOUT, engine):
             own["stage-init-timeout"] = int(cell.ready_timeout)
-        return own | (_deploy_option(cell, cell.deploy_yaml, engine) if cell.deploy_yaml else {})
+        deploy = cell.deploy_yaml
+        if deploy is None:
+            return own
+        if deploy.text is not None:
+            path, is_legacy = f"./{DEPLOY_FILE}", bool(_LEGACY.search(deploy.text))
+        else:
+            path = deploy.path or DEPLOY_FILE
+            # The text belongs to the change and is not read here: the folder tells the form.
+            is_legacy = "stage_configs" in path
+            path = f"{engine.root}/{path}" if engine.root and deploy.origin else path
+        if is_legacy and NO_STAGE_CONFIGS.reached(engine.date, engine.version):
+            raise ServerError(
+                f"cell {cell.name}: its deploy YAML is of the old form (stage_args), which is gone since "
+                f"{NO_STAGE_CONFIGS.change}: this engine ({at}) cannot read it"
+            )
+        if not is_legacy and not _has(DEPLOY_CONFIG, engine):
+            raise ServerError(
+                f"cell {cell.name}: its deploy YAML is of the form that is read since "
+                f"{DEPLOY_CONFIG.change}: this engine ({at}) is older and reads stage configs"
+            )
+        return own | {"stage-configs-path" if is_legacy else "deploy-config": path}
 
     def first_request(self, cell: Cell, model: str) -> ProbeRequest:
         """:raises UsageError: none of the family's endpoints."""
@@ -107,28 +127,6 @@ def _has(era: Era, engine: Engine) -> bool:
     """Whether the engine is in the era; unknown engines count as the newest."""
     # An engine without date and version is most likely built from today's main.
     return era.reached(engine.date, engine.version) is not False
-
-
-def _deploy_option(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, object]:
-    """The engine's option for the deploy YAML."""
-    if deploy.text is not None:
-        path, is_legacy = f"./{DEPLOY_FILE}", bool(_LEGACY.search(deploy.text))
-    else:
-        path = deploy.path or DEPLOY_FILE
-        # The text belongs to the change and is not read here: the folder tells the form.
-        is_legacy = "stage_configs" in path
-        path = f"{engine.root}/{path}" if engine.root and deploy.origin else path
-    if is_legacy and NO_STAGE_CONFIGS.reached(engine.date, engine.version):
-        raise ServerError(
-            f"cell {cell.name}: its deploy YAML is of the old form (stage_args), which is gone since "
-            f"{NO_STAGE_CONFIGS.change}: this engine ({engine.date or engine.version}) cannot read it"
-        )
-    if not is_legacy and not _has(DEPLOY_CONFIG, engine):
-        raise ServerError(
-            f"cell {cell.name}: its deploy YAML is of the form that is read since {DEPLOY_CONFIG.change}: "
-            f"this engine ({engine.date or engine.version}) is older and reads stage configs"
-        )
-    return {"stage-configs-path" if is_legacy else "deploy-config": path}
 
 
 BACKENDS = {"vllm-omni": CHAT, "openai": IMAGES, "v1/videos": VIDEOS}
