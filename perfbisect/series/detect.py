@@ -42,7 +42,6 @@ from perfbisect.series.series import (
     machine_series,
     machine_series_starts,
     nightly,
-    without_point_values,
 )
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
@@ -194,13 +193,19 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
     :raises UsageError: the store has no points.
     """
     series, away, has_main = list[CellSeries](), set[str](), False
+    no_values: Mapping[str, float] = {}
     for points in store.points_by_cell():
         # A build that does not say its branch counts: the kanban names none.
         main = [point for point in points if point.build.of_main is not False]
         has_main = has_main or bool(main)
         away.update(point.build.key for point in points if point.build.of_main is False)
         for name, own in machine_series(main):
-            series += map(nightly, without_point_values(build_series(own, cell=name)))
+            built = build_series(own, cell=name)
+            # Only the series read values from now on; points stay for build, workload and covariates: half
+            # of the memory of a large store.
+            bare = {id(point): replace(point, values=no_values) for item in built for point in item.points}
+            tracks = {id(item.points): tuple(bare[id(point)] for point in item.points) for item in built}
+            series += (nightly(replace(item, points=tracks[id(item.points)])) for item in built)
     if not has_main:
         raise UsageError(
             "the store has no points of the main branch" if away else "the store has no points",

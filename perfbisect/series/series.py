@@ -37,9 +37,6 @@ HEADLINES = ("audio_ttfp", "ttft", "latency", "image_generation", "video_generat
 """The metric by which a cell is shown and compared where none is named: the first that it reports."""
 
 
-_NO_VALUES: Mapping[str, float] = {}
-
-
 @dataclass(frozen=True)
 class Discontinuity:
     """Something changed between ``index`` - 1 and ``index``. ``change``: what was before and after."""
@@ -188,14 +185,6 @@ class _Track:
 
     def boundaries(self, metric: str) -> tuple[Discontinuity, ...]:
         return tuple(mark for mark, era in self.marks if era is None or era.touched(metric))
-
-
-def without_point_values(series: Sequence[CellSeries]) -> Iterator[CellSeries]:
-    """The series of a cell, which hold the values of their points: half of the memory of a large store."""
-    # Only the series read values from now on; points stay for build, workload and covariates.
-    bare = {id(point): replace(point, values=_NO_VALUES) for item in series for point in item.points}
-    tracks = {id(item.points): tuple(bare[id(point)] for point in item.points) for item in series}
-    return (replace(item, points=tracks[id(item.points)]) for item in series)
 
 
 def nightly(series: CellSeries) -> CellSeries:

@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from perfbisect.clients.base import is_number
 from perfbisect.common.digests import digest
@@ -125,7 +125,10 @@ def read_results(document: object) -> Iterator[DashboardResult | UnreadableFileE
     records = document if isinstance(document, list) else [document]
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
-        if _is_metric_record(record):
+        names = (_at(record, "model", "name"), _at(record, "metric", "name"))
+        is_named = all(isinstance(name, str) and name for name in names)
+        values = _at(record, "metric", "benchmark_values")
+        if isinstance(record, Mapping) and is_named and isinstance(values, list):
             shared = {name: value for name, value in record.items() if name != "metric"}
             runs.setdefault(json.dumps(shared, sort_keys=True, default=str), []).append(record)
         elif isinstance(record, Mapping) and {"model", "conc"} <= set(record):
@@ -146,14 +149,6 @@ def _guarded(read: Callable[[_Raw], DashboardResult], raw: _Raw) -> DashboardRes
         return UnreadableFileError(line(f"cannot be read ({type(error).__name__}: {error})"))
 
 
-def commit_of_image(image: str) -> str:
-    """The commit in an image's tag, as perf-eval reads it; empty without one."""
-    name, _, tag = image.partition("@")[0].rpartition(":")
-    found = _COMMIT_TAG.search(tag) if name and "/" not in tag else None
-    commit = (found[1] or found[2] or "").lower() if found else ""
-    return "" if commit.isdigit() else commit
-
-
 def _read_row(row: Mapping[str, Any]) -> DashboardResult:
     """A row of ci.vllm.ai or InferenceX; values may be nested under ``metrics``, numbers may be text."""
     fields = {name: _as_number(value) for name, value in {**row, **_mapping(row.get("metrics"))}.items()}
@@ -164,7 +159,11 @@ def _read_row(row: Mapping[str, Any]) -> DashboardResult:
         shared = {name: fields.get(f"prefill_{name}") for name in _TOPOLOGY}
         fields = {**shared, **{name: value for name, value in fields.items() if name not in _ROLES}}
     image = str(row.get("image") or "")
-    commit = commit_of_image(image)
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    # The commit in the tag, as perf-eval reads it; digits alone are a date.
+    found = _COMMIT_TAG.search(tag) if name and "/" not in tag else None
+    commit = (found[1] or found[2] or "").lower() if found else ""
+    commit = "" if commit.isdigit() else commit
     words = (_word(name, fields.get(name)) for name in _IDENTITY)
     return DashboardResult(
         pipeline="ci.vllm.ai" if "device" in row else "InferenceX",
@@ -205,12 +204,6 @@ def _compared_rows(deltas: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
             row = rows.setdefault((*parts[:-1], date, image), known)
             row[parts[-1]] = delta.get(f"{side}Value")
     yield from rows.values()
-
-
-def _is_metric_record(record: object) -> TypeGuard[Mapping[str, Any]]:
-    names = (_at(record, "model", "name"), _at(record, "metric", "name"))
-    is_named = all(isinstance(name, str) and name for name in names)
-    return is_named and isinstance(_at(record, "metric", "benchmark_values"), list)
 
 
 def _read_run(records: list[Mapping[str, Any]]) -> DashboardResult:

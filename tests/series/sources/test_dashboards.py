@@ -18,7 +18,6 @@ from perfbisect.series.points import Point, RawFile, RejectedResult
 from perfbisect.series.report import sentences_of
 from perfbisect.series.series import build_series
 from perfbisect.series.sources import IngestOptions, find_source
-from perfbisect.series.sources.dashboards import commit_of_image
 from perfbisect.series.store import SeriesStore
 from tests.series.made import sample, served, write
 
@@ -208,8 +207,9 @@ def test_a_run_of_pytorch_is_of_the_vllm_that_it_pins(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_the_commit_of_an_image(image: str, commit: str) -> None:
-    assert commit_of_image(image) == commit
+def test_the_commit_of_an_image(tmp_path: Path, image: str, commit: str) -> None:
+    (point,) = points(write(tmp_path / "perf.json", {"rows": [perf_row(image=image)]}))
+    assert point.build.commit == commit
 
 
 def test_files_folders_and_archives_are_one(tmp_path: Path) -> None:
