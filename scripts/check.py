@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from perfbisect.experiments.claims import no_worse
+from perfbisect.experiments.claims import EffectRange
 from perfbisect.stats import ab_test, threshold
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
@@ -59,7 +59,7 @@ def against_level(launch: Launch, at: float) -> tuple[str, int]:
 def against_revision(launch: Launch, at: float, seed: int) -> tuple[str, int]:
     """The same, both measured in turn."""
     question = ab_test.AbTest(blocks=BLOCKS, seed=seed)
-    allowed = no_worse(LIMIT, 1)
+    allowed = EffectRange(-math.inf, LIMIT)
     seen: list[ab_test.AbLaunch] = []
     while True:
         for _ in range(ab_test.BLOCK_SIZE):

@@ -8,9 +8,9 @@ from pathlib import Path
 from perfbisect.cells.loading import SERVER_METRICS, load_cells
 from perfbisect.clients import CLIENTS
 from perfbisect.common.text import hint
-from perfbisect.common.yaml_source import load
+from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.experiments.claims import Claim, load_claim
+from perfbisect.experiments.claims import Claim
 from perfbisect.machine.profile import load_profile, machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
 from perfbisect.model.cell import Cell
@@ -19,7 +19,7 @@ from perfbisect.resources import cells_folder
 
 
 def find_claim(name: str) -> tuple[Path, Claim]:
-    """A claim file, or one of those shipped by its name."""
+    """A claim file, or one of those shipped by its name; a LocatedError says what is wrong in it."""
     path = Path(name)
     if not path.is_file():
         path = cells_folder() / "claims" / f"{name.removesuffix('.yaml')}.yaml"
@@ -29,7 +29,7 @@ def find_claim(name: str) -> tuple[Path, Claim]:
             f"no claim {name!r}: neither a file nor one of: {', '.join(known)}{hint(name, known)}",
             next_step="perfbisect verify with the path of a claim's file, or with one of these names",
         )
-    return path, load_claim(path)
+    return path, validate(load(path), Claim)
 
 
 def claim_cells(path: Path, claim: Claim, profile: str, *, dry_run: bool = False) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from perfbisect.common.quantities import counted
 from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import json_text
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.jobs.plans import JobPlan, PlanPart, cell_data
+from perfbisect.jobs.plans import PlanPart
 from perfbisect.jobs.replay import require_ratio
 from perfbisect.measure.attempt import from_dict, to_dict
 from perfbisect.model.attempt import Attempt, provenance_differences
@@ -55,31 +55,6 @@ class RecordedLevel(PlanPart):
     def values(self, metric: MetricRef) -> tuple[tuple[float, ...], ...]:
         """The metric of each run of each launch. :raises KeyError: it was not reported."""
         return tuple(attempt.values(metric) for attempt in self.attempts)
-
-
-def record_level(
-    job: str, plan: JobPlan, change: Change, cell: Cell, attempts: Sequence[Attempt]
-) -> RecordedLevel:
-    """What a job measured of one change, without the facts of its attempts."""
-    return RecordedLevel(
-        job=job,
-        change=change,
-        cell=cell_data(cell),
-        environment=plan.setting.environment,
-        exclude_newer=plan.setting.exclude_newer,
-        constraints=plan.setting.constraints,
-        attempts=tuple(
-            replace(
-                attempt,
-                # Facts hold command lines, readings and paths of one machine: a file that is handed on must
-                # not have them.
-                provenance=replace(attempt.provenance, facts={}),
-                runs=tuple(replace(run, facts={}, raw="") for run in attempt.runs),
-                folder="",
-            )
-            for attempt in attempts
-        ),
-    )
 
 
 def require_same_workload(level: RecordedLevel, cell: Cell, metrics: Sequence[MetricRef]) -> None:

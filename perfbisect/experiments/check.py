@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import ClassVar, Final, Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field, FiniteFloat
 
 from perfbisect.engine.experiment import Experiment
 from perfbisect.errors import UsageError
-from perfbisect.experiments.baseline import RecordedLevel, record_level, require_enough, require_same_machine
+from perfbisect.experiments.baseline import RecordedLevel, require_enough, require_same_machine
 from perfbisect.experiments.claims import Settled, combine_claims
 from perfbisect.experiments.measure import (
     CLAIMS,
@@ -30,7 +31,7 @@ from perfbisect.jobs.commands import follow_up_command, repeat_command
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
-from perfbisect.jobs.plans import find_plan, guard_metrics, plan_cell, plan_data, require_plan
+from perfbisect.jobs.plans import cell_data, find_plan, guard_metrics, plan_cell, plan_data, require_plan
 from perfbisect.jobs.replay import Launch, launches, require_comparable
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
@@ -271,7 +272,25 @@ def level_of_job(job: Job) -> RecordedLevel:
         )
     with replaying(job.journal):
         attempts = attempts_of(measured_launches(launches(events)), 0)
-        level = record_level(job.id, plan, plan.change, plan_cell(plan), attempts)
+        level = RecordedLevel(
+            job=job.id,
+            change=plan.change,
+            cell=cell_data(plan_cell(plan)),
+            environment=plan.setting.environment,
+            exclude_newer=plan.setting.exclude_newer,
+            constraints=plan.setting.constraints,
+            attempts=tuple(
+                replace(
+                    attempt,
+                    # Facts hold command lines, readings and paths of one machine: a file that is handed on
+                    # must not have them.
+                    provenance=replace(attempt.provenance, facts={}),
+                    runs=tuple(replace(run, facts={}, raw="") for run in attempt.runs),
+                    folder="",
+                )
+                for attempt in attempts
+            ),
+        )
     return require_enough(level, f"job {job.id}")
 
 

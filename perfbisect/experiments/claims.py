@@ -11,7 +11,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from perfbisect.common.yaml_source import load, validate
 from perfbisect.model.cell import Words
 from perfbisect.model.metric import check_metrics
 
@@ -36,11 +35,6 @@ class EffectRange:
         if self.low <= low and high <= self.high:
             return "holds"
         return "refuted" if high < self.low or low > self.high else "inconclusive"
-
-
-def no_worse(share: float, sign: int) -> EffectRange:
-    """The effects of a change that is worse by at most a share; ``sign`` is +1 where larger is worse."""
-    return EffectRange(-math.inf, share) if sign > 0 else EffectRange(-share, math.inf)
 
 
 def combine_claims(claims: Iterable[Settled | None], *, is_refuted: bool) -> Settled:
@@ -124,8 +118,3 @@ class Claim(BaseModel):
             str(file.parent / name) if (file.parent / name.partition("@")[0]).is_file() else name
             for name in self.cells or (self.cell or "",)
         )
-
-
-def load_claim(path: Path) -> Claim:
-    """Load a claim file; a LocatedError names file, line, field and what is allowed."""
-    return validate(load(path), Claim)

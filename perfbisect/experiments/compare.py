@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat
 from perfbisect.common.quantities import percent
 from perfbisect.engine.experiment import Experiment, JobStatus
 from perfbisect.errors import UsageError
-from perfbisect.experiments.claims import EffectRange, Settled, combine_claims, no_worse, parse_change
+from perfbisect.experiments.claims import EffectRange, Settled, combine_claims, parse_change
 from perfbisect.experiments.measure import (
     CLAIMS,
     OUTCOMES,
@@ -85,7 +85,8 @@ class ComparePlan(MeasurementPlan):
     def expected(self, metric: MetricRef) -> EffectRange | None:
         """The effects of a metric that the claim or the check allows; None where nothing was claimed."""
         if self.max_regression is not None:
-            return no_worse(self.max_regression, metric.metric.sign)
+            limit, is_worse_larger = self.max_regression, metric.metric.sign > 0
+            return EffectRange(-math.inf, limit) if is_worse_larger else EffectRange(-limit, math.inf)
         return parse_change(self.expect) if self.expect else None
 
     def question(self, metric: MetricRef, tests: int) -> ab_test.AbTest:

@@ -24,7 +24,7 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import require_plan
 from perfbisect.jobs.replay import reported_value, spread
-from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.attempt import key
 from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Report
@@ -71,31 +71,31 @@ def read_run(job: Job, events: Sequence[JournalEvent]) -> ChangeResult:
     found = Measurements(job, events, plan)
     attempts = attempts_of(found.measured, 0)
     names = dict.fromkeys([key(plan.ref), *(n for a in attempts for r in a.runs for n in sorted(r.values))])
-    rows = (_run_metric(attempts, name) for name in names)
+    metrics: list[RunMetric] = []
+    for name in names:
+        try:
+            metric = parse_metric(name)
+        except UsageError:
+            continue
+        values = [v for v in (reported_value(a, metric) for a in attempts) if v is not None]
+        if not values:
+            continue
+        within = [s for s in (spread(a, metric) for a in attempts) if s is not None]
+        metrics.append(
+            RunMetric(
+                **metric_fields(metric) | {"name": name},
+                median=median(values),
+                low=min(values),
+                high=max(values),
+                launches=tuple(values),
+                within=median(within) if within and metric.statistic in ("", "median") else None,
+            )
+        )
     return ChangeResult(
         **found.fields("measured"),
         next=f"perfbisect {'report' if found.finished else 'resume'} {job.id}",
         change=plan.change,
-        metrics=tuple(row for row in rows if row is not None),
-    )
-
-
-def _run_metric(attempts: Sequence[Attempt], name: str) -> RunMetric | None:
-    try:
-        metric = parse_metric(name)
-    except UsageError:
-        return None
-    values = [v for v in (reported_value(a, metric) for a in attempts) if v is not None]
-    if not values:
-        return None
-    within = [s for s in (spread(a, metric) for a in attempts) if s is not None]
-    return RunMetric(
-        **metric_fields(metric) | {"name": name},
-        median=median(values),
-        low=min(values),
-        high=max(values),
-        launches=tuple(values),
-        within=median(within) if within and metric.statistic in ("", "median") else None,
+        metrics=tuple(metrics),
     )
 
 

@@ -21,9 +21,9 @@ from perfbisect.cells.match import nearest_cells, parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import load_weights
 from perfbisect.clients import CLIENTS
+from perfbisect.commands.claims import find_claim
 from perfbisect.commands.settings import load_settings
 from perfbisect.errors import UsageError
-from perfbisect.experiments.claims import load_claim
 from perfbisect.fleet.hosts import read_hosts
 from perfbisect.jobs.documents import cell_document
 from perfbisect.machine.profile import load_machine
@@ -162,7 +162,7 @@ _CONFIGURATIONS: dict[str, tuple[str, Callable[[Path], Any]]] = {
         lambda path: find_cells(load_nightly(path)),
     ),
     "hosts.yaml": ("hosts:\n- name: a\n  address: user@10.0.0.7\n- name: b\n", read_hosts),
-    "claim.yaml": (_shipped("claims", "async_scheduling.yaml"), load_claim),
+    "claim.yaml": (_shipped("claims", "async_scheduling.yaml"), lambda path: find_claim(str(path))),
     "weights.yaml": ("- paths: ['vllm/**']\n  factor: 2\n", load_weights),
     "commits.yaml": ("commits:\n  0123abc: 2\n", load_weights),
     "machine.yaml": (_shipped("machines", "spyre.yaml"), lambda path: load_machine(str(path))),

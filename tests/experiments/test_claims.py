@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.commands.claims import find_claim
 from perfbisect.errors import LocatedError
-from perfbisect.experiments.claims import load_claim, parse_change
+from perfbisect.experiments.claims import parse_change
 from perfbisect.experiments.compare import compare_report
 from perfbisect.jobs.folders import Job
 from tests.experiments.factory import CHANGES, measured
@@ -76,7 +77,7 @@ def test_a_narrower_interval_never_turns_what_was_settled(low: float, width: flo
 def test_a_claim_file(tmp_path: Path) -> None:
     path = tmp_path / "claim.yaml"
     path.write_text(TEXT)
-    claim = load_claim(path)
+    _, claim = find_claim(str(path))
     assert claim.cells_beside(path) == ("text_ladder@c1-n32", "text_ladder@c8-n64")
     assert (claim.a, claim.b) == ("HEAD+sync", "HEAD+async")
     assert (claim.expect.metric, claim.expect.change) == ("output_throughput", "3 .. 15 %")
@@ -100,7 +101,7 @@ def test_an_error_names_its_line(tmp_path: Path, old: str, new: str, line: int, 
     assert old in TEXT
     path.write_text(TEXT.replace(old, new))
     with pytest.raises(LocatedError) as caught:
-        load_claim(path)
+        find_claim(str(path))
     assert said in caught.value.message
     assert caught.value.line is not None
     assert caught.value.line >= line

@@ -152,13 +152,13 @@ def test_steps_in_order_until_one_fails(pretend: Proof, monkeypatch: pytest.Monk
 def test_cells_of_the_kit_are_those_of_this_version(tmp_path: Path) -> None:
     """Cells and claim are loaded as the commands do, with their models beside them."""
     from perfbisect.cells.loading import load_cells
-    from perfbisect.experiments.claims import load_claim
+    from perfbisect.commands.claims import find_claim
 
     here = Kit(tmp_path, 12, None, Path(sys.executable), share=0.1)
     here.write_cells()
     (latency,) = load_cells(str(tmp_path / "latency.yaml"))
     assert latency.gpus == 1 and latency.model == str(tmp_path / "models" / "llama_8b")
-    claim = load_claim(tmp_path / "claim.yaml")
+    _, claim = find_claim(str(tmp_path / "claim.yaml"))
     (throughput,) = load_cells(claim.cells_beside(tmp_path / "claim.yaml")[0])
     assert {claim.a.partition("+")[2], claim.b.partition("+")[2]} == set(throughput.variants)
 
