@@ -12,7 +12,7 @@ from perfbisect.jobs.machines import JobSlots, MachineDocument, choose_slots
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.jobs.replay import Launch
 from perfbisect.jobs.runner import LEAST_CORES
-from perfbisect.machine.leases import holders, leased_devices, lock_folder
+from perfbisect.machine.leases import holders, lock_folder
 from perfbisect.machine.profile import load_profile, machine
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
 from perfbisect.measure.serving import check_stages
@@ -55,12 +55,13 @@ def slots_here(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
     """
     shell, profile = dict(os.environ), load_profile(named)
     profile.before(cell.gpus, shell)
+    locks = holders(lock_folder(shell))
     slots = plan_slots(
         machine(shell, profile),
         gpus=cell.gpus,
         workers=workers,
         # Devices in use are taken last, not left out: with --wait the job may wait for them.
-        avoid=leased_devices(lock_folder(shell)),
+        avoid={lock.name for lock in locks if lock.name.startswith(("GPU-", "MIG-"))},
         profile=profile,
     )
     # All slots of a job are of one class: what fits one fits each.

@@ -193,12 +193,6 @@ def holders(folder: Path) -> tuple[HeldLock, ...]:
     return tuple(held)
 
 
-def leased_devices(folder: Path) -> frozenset[str]:
-    """UUIDs of the leased devices, for ``avoid`` of ``plan_slots``."""
-    names = (held.name for held in holders(folder) if held.kind == "device")
-    return frozenset(name for name in names if name.startswith(("GPU-", "MIG-")))
-
-
 def describe_holders(locks: Iterable[HeldLock]) -> str:
     """Each owner with its devices and the number of its cores."""
     by_owner: dict[str, list[HeldLock]] = {}

@@ -239,7 +239,10 @@ def find_cells(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Fou
     Names are looked up in ``cells/`` beside the file, in ``./cells`` and among the shipped cells. A pattern
     with a slash or a suffix matches files beside the nightly's.
     """
-    known, found = _cell_files(file.folder), dict[str, FoundCell]()
+    folder, found = file.folder / "cells", dict[str, FoundCell]()
+    beside = [*sorted(folder.glob("*.yaml")), *sorted(folder.glob("*.yml"))]
+    known = {name: path.absolute() for name, path in list_cells().items()}
+    known |= {path.stem: path for path in beside}
     for index, entry in enumerate(file.nightly.cells):
         sources = list(_matching_sources(file.folder, entry, known))
         if not sources:
@@ -266,12 +269,6 @@ def launches_of(file: NightlyFile, cell: str) -> int:
     """The launches of a cell: the maximum of the matching patterns, else the default."""
     counts = [count for glob, count in file.nightly.launches_of.items() if fnmatchcase(cell, glob)]
     return max(counts, default=file.nightly.launches)
-
-
-def _cell_files(folder: Path) -> dict[str, Path]:
-    beside = sorted((folder / "cells").glob("*.yaml")) + sorted((folder / "cells").glob("*.yml"))
-    known = {name: path.absolute() for name, path in list_cells().items()}
-    return known | {path.stem: path for path in beside}
 
 
 def _matching_sources(folder: Path, entry: str, known: Mapping[str, Path]) -> Iterator[str]:

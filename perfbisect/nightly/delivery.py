@@ -259,7 +259,26 @@ def send(
     timeouts_s: tuple[float, float] = (5.0, 30.0),
 ) -> None:
     """Post ``payload`` as JSON. ``timeouts_s``: to connect, and between bytes."""
-    status, reason = _post(target, payload, retries, timeouts_s)
+
+    def post() -> tuple[int, bytes]:
+        with (
+            open_session(target.url, token=target.token, retries=retries) as session,
+            session.post(
+                target.url, json=dict(payload), timeout=timeouts_s, stream=True, allow_redirects=False
+            ) as response,
+        ):
+            # A delivered message must not be sent again because its response cannot be read.
+            content = b"" if response.ok else next(response.iter_content(_MAX_RESPONSE_BYTES), b"")
+            return response.status_code, content
+
+    try:
+        status, content = answer_within(FETCH_LIMIT_S, post)
+    except (requests.RequestException, OSError, ValueError) as error:
+        # Status 0: there was no response.
+        status, reason = 0, failure_reason(error, timeouts_s[1])
+    else:
+        text = excerpt(" ".join(target.redact(content.decode("utf-8", "replace")).split()), 200)
+        reason = f"status {status}" + (f": {text}" if text else "")
     if 200 <= status < 300:
         return
     if status in _REFUSED:
@@ -343,30 +362,3 @@ def message(night: Night, *, link: str = "") -> dict[str, Any]:
         "failed": [{"what": name, "reason": reason} for name, reason in night.failed()],
         "link": link,
     }
-
-
-def _post(
-    target: WebhookTarget,
-    payload: Mapping[str, Any],
-    retries: RetryPolicy,
-    timeouts_s: tuple[float, float],
-) -> tuple[int, str]:
-    """Return the status and the reason; status 0 if there was no response."""
-
-    def post() -> tuple[int, bytes]:
-        with (
-            open_session(target.url, token=target.token, retries=retries) as session,
-            session.post(
-                target.url, json=dict(payload), timeout=timeouts_s, stream=True, allow_redirects=False
-            ) as response,
-        ):
-            # A delivered message must not be sent again because its response cannot be read.
-            content = b"" if response.ok else next(response.iter_content(_MAX_RESPONSE_BYTES), b"")
-            return response.status_code, content
-
-    try:
-        status, content = answer_within(FETCH_LIMIT_S, post)
-    except (requests.RequestException, OSError, ValueError) as error:
-        return 0, failure_reason(error, timeouts_s[1])
-    text = excerpt(" ".join(target.redact(content.decode("utf-8", "replace")).split()), 200)
-    return status, f"status {status}" + (f": {text}" if text else "")

@@ -76,8 +76,9 @@ def test_disjoint_slots_run_beside_each_other(folder: Path) -> None:
         lease(A, folder=folder, holder=LeaseHolder("one")),
         lease(B, folder=folder, holder=LeaseHolder("two")),
     ):
-        assert leases.leased_devices(folder) == {"GPU-a", "GPU-b"}
-        assert {held.holder.job for held in leases.holders(folder)} == {"one", "two"}
+        held = leases.holders(folder)
+        assert {lock.name for lock in held if lock.kind == "device"} == {"GPU-a", "GPU-b"}
+        assert {lock.holder.job for lock in held} == {"one", "two"}
     assert leases.holders(folder) == ()
 
 
