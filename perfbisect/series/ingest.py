@@ -139,20 +139,8 @@ def admit_build(build: Build, files: Iterable[RawFile], latest: datetime | None 
     What began after ``latest`` was measured by a clock that is wrong: one such night would be the last of all
     for years.
     """
-    results = list(_read_build(build, files, latest))
-    points = [result for result in results if isinstance(result, Point)]
-    admitted, others = admit_results(points)
-    rejected = (*(result for result in results if isinstance(result, RejectedResult)), *others)
-    # A night passes midnight: all of a build is of the day on which its first result began.
-    night = _night(points)
-    return admitted, tuple(
-        replace(result, night=night or result.night or build.fixed[:10]) for result in rejected
-    )
-
-
-def _read_build(
-    build: Build, files: Iterable[RawFile], latest: datetime | None
-) -> Iterator[Point | RejectedResult]:
+    points: list[Point] = []
+    rejected: list[RejectedResult] = []
     runs: list[journals.PublishedRun] = []
     sweep: list[sweeps.SweepRun] = []
     # Launches that the journal itself has: files published of them are the same launches once more.
@@ -161,21 +149,32 @@ def _read_build(
         for read in read_file(build, file):
             result = read.point if isinstance(read, sweeps.SweepRun) else read
             if isinstance(result, RejectedResult):
-                yield result
+                rejected.append(result)
             elif file.duplicate_of:
-                yield result.rejected("twin", Evidence("same file", {"file": file.duplicate_of}))
+                rejected.append(result.rejected("twin", Evidence("same file", {"file": file.duplicate_of})))
             elif isinstance(result, journals.PublishedRun):
                 runs.append(result)
             elif latest is not None and result.moment > latest:
                 ahead = Evidence("clock ahead", {"time": result.began})
-                yield replace(result.rejected("broken", ahead), night="")
+                rejected.append(replace(result.rejected("broken", ahead), night=""))
             elif isinstance(read, sweeps.SweepRun):
                 sweep.append(read)
             else:
                 starts.add(result.start)
-                yield result
-    yield from journals.published_results(runs, starts)
-    yield from sweeps.merge_runs(sweep)
+                points.append(result)
+    for launch in journals.published_results(runs, starts):
+        if isinstance(launch, Point):
+            points.append(launch)
+        else:
+            rejected.append(launch)
+    points += sweeps.merge_runs(sweep)
+    admitted, others = admit_results(points)
+    rejected += others
+    # A night passes midnight: all of a build is of the day on which its first result began.
+    night = _night(points)
+    return admitted, tuple(
+        replace(result, night=night or result.night or build.fixed[:10]) for result in rejected
+    )
 
 
 def admit_results(points: Sequence[Point]) -> _Results:
