@@ -246,12 +246,18 @@ def revert_hunks(
     return edit_files(repository, head, files, what).swapped(commit.pips)
 
 
-def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> bytes:
-    """The patch that takes these hunks back: ``COMMIT+patch:FILE`` is the same change."""
+def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> str:
+    """The patch that takes these hunks back: ``COMMIT+patch:FILE`` is the same change.
+
+    Empty if a journal cannot hold it, since it is of another encoding.
+    """
     # git apply needs whole object names for binary files.
-    return repository.run(
-        "diff-tree", "-p", "--binary", "--full-index", "--no-renames", commit.source, reverted.source
-    ).stdout
+    options = ("--binary", "--full-index", "--no-renames")
+    patch = repository.run("diff-tree", "-p", *options, commit.source, reverted.source).stdout
+    try:
+        return patch.decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def line_texts(lines: Iterable[bytes]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -258,7 +259,7 @@ def plan_hunks(
         metric=source.ref,
         builder=builder,
         revert=changes.hunk_reverter(builder, repository),
-        patch_of=lambda commit, change: _patch_text(hunk_patch(repository, commit, change)),
+        patch_of=partial(hunk_patch, repository),
         min_effect=min_effect or source.min_effect,
         step=effect,
         slower=effect * source.ref.metric.sign > 0,
@@ -268,14 +269,6 @@ def plan_hunks(
     )
     shown = hunks_plan_document(plan, learnt_noise(earlier.of_cell, source.ref), basis=earlier.basis)
     return PlannedJob(plan, builder, found.slots, shown, hunks_plan_lines(shown))
-
-
-def _patch_text(patch: bytes) -> str:
-    """The patch; empty if a journal cannot hold it, since it is of another encoding."""
-    try:
-        return patch.decode()
-    except UnicodeDecodeError:
-        return ""
 
 
 def measured_step(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:

@@ -67,7 +67,7 @@ def test_a_part_is_taken_back_and_the_repository_is_not_written(tmp_path: Path) 
     )
     assert revert_hunks(repository, head, diff, [("a.txt", 1)]) == change
     assert change.subject == "a change + 1 hunk taken back"
-    again = apply_patch(repository, head, hunk_patch(repository, head, change), "x.patch")
+    again = apply_patch(repository, head, hunk_patch(repository, head, change).encode(), "x.patch")
     assert repository.tree_id(again.id, "") == repository.tree_id(change.id, "")
     assert everything(repository.path) == there
 

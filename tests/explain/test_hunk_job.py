@@ -316,7 +316,7 @@ def test_the_patch_of_a_group_is_gits(bench: Bench) -> None:
     from perfbisect.changes.hunks import revert_hunks
 
     change = revert_hunks(bench.repository, bench.culprit, bench.diff, bench.groups[0].ids)
-    patch = hunk_patch(bench.repository, bench.culprit, change).decode()
+    patch = hunk_patch(bench.repository, bench.culprit, change)
     assert patch.startswith("diff --git")
 
 
