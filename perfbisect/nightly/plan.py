@@ -240,8 +240,3 @@ def next_launch(
         if spent < budget if done else spent + outstanding + minutes[scheduled.cell] <= budget:
             return scheduled
     return None
-
-
-def derive_seed(*words: str) -> int:
-    """Hash the identity of a night, so that repeating it draws the same order."""
-    return int(hashlib.sha256("\0".join(words).encode()).hexdigest()[:8], 16)

@@ -13,7 +13,6 @@ from perfbisect.nightly.plan import (
     CellPlan,
     ScheduledLaunch,
     assign_machines,
-    derive_seed,
     find_home,
     fit_to_budget,
     next_launch,
@@ -121,13 +120,6 @@ def test_what_failed_is_left_and_others_go_on() -> None:
 def test_the_exit_code_is_that_of_the_worst(codes: list[int], worst: int) -> None:
     assert night_exit_code((), (), codes) == night_exit_code((), (), reversed(codes)) == worst
     assert len(set(SEVERITY)) == 7
-
-
-def test_a_night_has_its_own_seed() -> None:
-    told = [("n", "abc", "2026-01-01"), ("n", "abc", "2026-01-02"), ("n", "abd", "2026-01-01")]
-    assert len({derive_seed(*words) for words in told}) == 3
-    assert derive_seed(*told[0]) == derive_seed(*told[0])
-    assert derive_seed("ab", "c") != derive_seed("a", "bc")
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,15 @@ def test_what_was_measured_at_this_commit_is_left_out(place: Place) -> None:
     assert states(place.night(1, date=2)) == states(first)
 
 
+def test_a_night_has_its_own_seed(place: Place) -> None:
+    def seed(commit: int, day: int) -> int:
+        clock = Clock(place.world.moment + timedelta(days=day))
+        return forecast_night(replace(place.context(commit), clock=clock)).seed
+
+    assert len({seed(0, 0), seed(0, 1), seed(1, 0)}) == 3
+    assert seed(0, 0) == seed(0, 0)
+
+
 def test_cells_take_as_long_as_they_took_and_the_shortest_that_fit_are_measured(place: Place) -> None:
     first = place.night(0)
     assert {one.forecast_basis.partition(",")[0] for one in first.cells} == {"a guess"}
