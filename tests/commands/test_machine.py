@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.replay import Launch
 from perfbisect.machine import devices
+from perfbisect.machine.leases import LeaseHolder, lease
 from perfbisect.machine.profile import Profile, load_profile, machine, machine_name
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.model.attempt import Attempt, Provenance
@@ -99,13 +102,28 @@ def test_stages_beyond_what_a_cell_reserves_are_told_before_anything_starts(
     """Where the machine has devices: an engine that is given none would take them for numbers of its own."""
     staged = CELL.model_copy(update={"family": "tts", "stage_overrides": {"1": {"devices": "1"}}})
     assert slots_here(staged, 1, "cpu") == (Slot(""),)
+    with eight_devices(tmp_path, monkeypatch):
+        with pytest.raises(UsageError, match=r"cell x: stage_overrides\.1\.devices: stage 1: devices '1'"):
+            slots_here(staged, 1, "cuda")
+        assert len(slots_here(staged.model_copy(update={"gpus": 2}), 1, "cuda")[0].devices) == 2
+
+
+def test_leased_devices_are_taken_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = CELL.model_copy(update={"gpus": 1})
+    with eight_devices(tmp_path, monkeypatch):
+        (first,) = slots_here(cell, 1, "cuda")
+        with lease(first, folder=tmp_path / "locks", holder=LeaseHolder("other")):
+            (second,) = slots_here(cell, 1, "cuda")
+    assert first.devices != second.devices
+
+
+@contextmanager
+def eight_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fake_smi.install(tmp_path, fake_smi.MACHINES / "eight")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "locks"))
     devices.gpus.cache_clear()
     try:
-        with pytest.raises(UsageError, match=r"cell x: stage_overrides\.1\.devices: stage 1: devices '1'"):
-            slots_here(staged, 1, "cuda")
-        assert len(slots_here(staged.model_copy(update={"gpus": 2}), 1, "cuda")[0].devices) == 2
+        yield
     finally:
         devices.gpus.cache_clear()
