@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from perfbisect.explain.diff import DiffLink, DiffPlace, DiffSide, StackDiff, link_of, match_symbols
+from perfbisect.explain.diff import DiffLink, DiffPlace, DiffSide, StackDiff, find_link, match_symbols
 from perfbisect.explain.functions import (
     FALSE_DISCOVERY_RATE,
     RELEVANT_SHARE,
@@ -147,7 +147,11 @@ def explain_profiles(
         functions = compare_functions(a, b)
     else:
         functions = compare_functions(a, b, diff.work("before"), diff.work("after"))
-    trace = _compare_traces(*traces)
+    # The step that both sides make most often: launches differ in how often they make each.
+    step = next(iter(common_steps(*traces)), "")
+    trace = TraceComparison(
+        step=step, operations=compare_operations(*traces, step), counts=count_differences(*traces, step)
+    )
     is_slower = functions.total.low > 0 if is_slower is None else is_slower
     grown = functions.grown if is_slower and functions.total.difference > 0 else ()
     files = diff.configuration if diff is not None else ()
@@ -165,16 +169,6 @@ def explain_profiles(
         conclusion = _with_symbols(conclusion, diff, trace)
         functions = functions.with_places(places)
     return ProfileExplanation(functions, conclusion, trace)
-
-
-def _compare_traces(a: Sequence[TraceProfile], b: Sequence[TraceProfile]) -> TraceComparison:
-    """The step that both sides make most often: launches differ in how often they make each."""
-    step = next(iter(common_steps(a, b)), "")
-    if not step:
-        return TraceComparison()
-    return TraceComparison(
-        step=step, operations=compare_operations(a, b, step), counts=count_differences(a, b, step)
-    )
 
 
 def compare_operations(
@@ -256,7 +250,7 @@ def _attribute(
     location = _location(_PLACES_OF[kind], lines, diff, total)
     link: DiffLink | None = None
     if kind == "not in the diff" and location is not None:
-        link = link_of((location.path, location.function), location.line, diff)
+        link = find_link(location.path, location.line, diff)
     return (
         ProfileConclusion(
             kind=kind,

@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 from perfbisect.changes.git import Repository
 from perfbisect.changes.hunks import FileDiff, line_texts, read_files
 from perfbisect.common.python_source import FunctionSpan, parse_python
-from perfbisect.explain.stacks import FunctionKey, StackFrame, StackSample, is_asleep, is_waiting, sleepers
+from perfbisect.explain.stacks import StackFrame, StackSample, is_asleep, is_waiting, sleepers
 
 DiffPlace = Literal["changed line", "changed function", "called from the diff", "elsewhere"]
 """Where a sample meets a diff, the closest first."""
@@ -268,16 +268,26 @@ class DiffLink:
     line: int
 
 
-def find_link(source: str, path: str, line: int, diff: StackDiff) -> DiffLink | None:
-    """The closest thing that the function around a line uses of changed files other than its own.
+def find_link(path: str, line: int, diff: StackDiff) -> DiffLink | None:
+    """The closest thing that the function around a line after the diff uses of other changed files.
 
     A value is what a changed line outside of functions assigns. A module counts only where its code changed.
     """
-    tree = parse_python(source)
+    source = diff.read(path) if diff.read is not None else None
+    tree = parse_python(source) if source is not None else None
     node = _function_around(tree, line) if tree is not None else None
     if tree is None or node is None:
         return None
-    found = [*_imported(tree, node, path, diff), *_data_files(node, diff)]
+    found = [*_imported(tree, node, path, diff)]
+    data = {
+        file.path.rpartition("/")[2]: file for file in diff.files if file.suffix in ("json", "yaml", "yml")
+    }
+    for used in ast.walk(node):
+        if isinstance(used, ast.Constant) and isinstance(used.value, str):
+            file = data.get(used.value.rpartition("/")[2])
+            if file is not None:
+                first = file.hunks[0].new_start if file.hunks else 0
+                found.append(DiffLink("data file", used.value, file.path, first))
     return min(found, key=lambda link: (_RANKS.index(link.kind), link.path, link.line), default=None)
 
 
@@ -301,7 +311,9 @@ def _imported(tree: ast.Module, node: ast.AST, path: str, diff: StackDiff) -> It
                 if alias.asname and (file := _module_file(alias.name, diff)):
                     modules[alias.asname] = file
         elif isinstance(statement, ast.ImportFrom):
-            package = _package(statement, path)
+            # A relative import begins at the folder of the file.
+            folder = path.split("/")[: -statement.level] if statement.level else []
+            package = ".".join(filter(None, (*folder, statement.module)))
             for alias in statement.names:
                 name = alias.asname or alias.name
                 if file := _module_file(f"{package}.{alias.name}", diff):
@@ -318,13 +330,6 @@ def _imported(tree: ast.Module, node: ast.AST, path: str, diff: StackDiff) -> It
             yield from _member(*members[used.id], diff)
 
 
-def _package(statement: ast.ImportFrom, path: str) -> str:
-    if not statement.level:
-        return statement.module or ""
-    folder = path.split("/")[: -statement.level]
-    return ".".join([*folder, *([statement.module] if statement.module else [])])
-
-
 def _module_file(dotted: str, diff: StackDiff) -> str:
     stem = dotted.replace(".", "/")
     return next((name for name in (f"{stem}.py", f"{stem}/__init__.py") if name in diff.by_path), "")
@@ -337,22 +342,3 @@ def _member(file: str, name: str, diff: StackDiff) -> Iterator[DiffLink]:
     if name in diff.changed.get(file, frozenset()):
         spans = [span.first for span in diff.functions(file, "after") if span.name == name]
         yield DiffLink("function", name, file, min(spans, default=0))
-
-
-def _data_files(node: ast.AST, diff: StackDiff) -> Iterator[DiffLink]:
-    names = {
-        file.path.rpartition("/")[2]: file for file in diff.files if file.suffix in ("json", "yaml", "yml")
-    }
-    for used in ast.walk(node):
-        if isinstance(used, ast.Constant) and isinstance(used.value, str):
-            file = names.get(used.value.rpartition("/")[2])
-            if file is not None:
-                yield DiffLink(
-                    "data file", used.value, file.path, file.hunks[0].new_start if file.hunks else 0
-                )
-
-
-def link_of(key: FunctionKey, line: int, diff: StackDiff) -> DiffLink | None:
-    """The link of a function that grew, by its file after the diff."""
-    source = diff.read(key[0]) if diff.read is not None else None
-    return None if source is None else find_link(source, key[0], line, diff)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from perfbisect.changes.hunks import DiffHunk, FileDiff, line_texts
+from perfbisect.changes.hunks import FileDiff, line_texts
 from perfbisect.explain.attribution import ProfileConclusion
 from perfbisect.explain.diff import StackDiff
 from perfbisect.explain.functions import SampledLaunch, mean_times
@@ -96,7 +96,10 @@ def _hunks(file: FileDiff, causes: MarkedLines) -> Iterator[list[DiffLineDocumen
                 yield lines
                 lines = []
         lines += _context(after, start, first)
-        lines += _changed(file, hunk, causes)
+        removed = zip(hunk.removed, line_texts(file.old_lines(hunk)), strict=True)
+        added = zip(hunk.added, line_texts(file.new_lines(hunk)), strict=True)
+        lines += [_line("-", number, text, causes) for number, text in removed]
+        lines += [_line("+", number, text, causes) for number, text in added]
         next_line = first + hunk.new_count
     if lines:
         yield lines + _context(after, next_line, next_line + _CONTEXT)
@@ -105,13 +108,6 @@ def _hunks(file: FileDiff, causes: MarkedLines) -> Iterator[list[DiffLineDocumen
 def _context(after: Sequence[str], start: int, end: int) -> list[DiffLineDocument]:
     last = min(end, len(after) + 1)
     return [_line(" ", number, after[number - 1], frozenset()) for number in range(start, last)]
-
-
-def _changed(file: FileDiff, hunk: DiffHunk, causes: MarkedLines) -> Iterator[DiffLineDocument]:
-    for number, text in zip(hunk.removed, line_texts(file.old_lines(hunk)), strict=True):
-        yield _line("-", number, text, causes)
-    for number, text in zip(hunk.added, line_texts(file.new_lines(hunk)), strict=True):
-        yield _line("+", number, text, causes)
 
 
 def _line(sign: DiffSign, number: int, text: str, causes: MarkedLines) -> DiffLineDocument:

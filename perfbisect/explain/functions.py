@@ -164,15 +164,19 @@ def compare_functions(
     own = [[_readings(launch, _own) for launch in side] for side in work]
     sums = [[_readings(launch, lambda _: "total") for launch in side] for side in work]
     ((total, _),) = compare_times(sums[0], sums[1]).values()
-    seen = [_sampled(side) for side in own]
+    seen: tuple[Counter[FunctionKey], Counter[FunctionKey]] = (Counter(), Counter())
+    processes: defaultdict[FunctionKey, set[str]] = defaultdict(set)
+    for counts, side in zip(seen, work, strict=True):
+        for sample in (sample for launch in side for window in launch for sample in window.samples):
+            counts[_own(sample)] += sample.count
+            processes[_own(sample)].add(process_role(sample.process))
     # A function that was hardly sampled can show nothing, and each test makes the correction stricter.
     tested = {
         key: found
         for key, found in compare_times(own[0], own[1]).items()
-        if max(counts.get(key, 0.0) for counts in seen) >= LEAST_SAMPLES
+        if max(counts[key] for counts in seen) >= LEAST_SAMPLES
     }
     rates = false_discovery_rates(p for _, p in tested.values())
-    processes = _processes(work)
     rows = [
         FunctionGrowth(
             **dict(time),
@@ -181,8 +185,8 @@ def compare_functions(
             q=q,
             growth=time.difference,
             significant=q <= FALSE_DISCOVERY_RATE,
-            new=seen[0].get(key, 0.0) == 0.0,
-            processes=processes.get(key, ()),
+            new=not seen[0][key],
+            processes=tuple(sorted(processes[key])),
         )
         for (key, (time, _)), q in zip(tested.items(), rates, strict=True)
     ]
@@ -317,26 +321,6 @@ def _readings(launch: Sequence[_Work], name: Callable[[StackSample], KeyT]) -> d
         scatter = variance(each) / len(each) if len(each) > 2 else 0.0
         readings[key] = LaunchReading(spent / steps, max(chance / steps**2, scatter), sum(seen))
     return readings
-
-
-def _sampled(side: Sequence[Mapping[KeyT, LaunchReading]]) -> dict[KeyT, float]:
-    counts: defaultdict[KeyT, float] = defaultdict(float)
-    for launch in side:
-        for key, reading in launch.items():
-            counts[key] += reading.samples
-    return dict(counts)
-
-
-def _processes(work: Sequence[Sequence[Sequence[_Work]]]) -> dict[FunctionKey, tuple[str, ...]]:
-    """Roles of the processes in which a function was seen at work."""
-    found: defaultdict[FunctionKey, set[str]] = defaultdict(set)
-    for sample in _samples(work[0]) + _samples(work[1]):
-        found[_own(sample)].add(process_role(sample.process))
-    return {key: tuple(sorted(roles)) for key, roles in found.items()}
-
-
-def _samples(side: Sequence[Sequence[_Work]]) -> list[StackSample]:
-    return [sample for launch in side for window in launch for sample in window.samples]
 
 
 def _with_moves(

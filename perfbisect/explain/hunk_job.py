@@ -303,7 +303,16 @@ def _next_launch(
     made = made_changes(plan, state.events)
     change = made.get(action.node)
     if change is None:
-        return _reverted(job, plan, revert, action.node)
+        if revert is None:
+            raise UsageError(
+                "the commit's repository is not there any more: its hunks cannot be taken back",
+                next_step=f"perfbisect resume {job.id} --repo PATH",
+            )
+        reverted = revert(plan.culprit, plan.hunks_of(action.node))
+        groups = {"groups": list(action.node)}
+        if isinstance(reverted, str):
+            return Fact("unusable", {**groups, "reason": reverted})
+        return Fact("node", {**groups, "change": _CHANGE.dump_python(reverted, mode="json")})
     what = (
         f"the culprit without {group_names(action.node, len(plan.groups))}" if action.node else "the culprit"
     )
@@ -321,19 +330,6 @@ def _next_launch(
 def _reason(purpose: Purpose | None = None, **values: str) -> str:
     (reason,) = render_sentences("explain/templates/hunks.reason.jinja", {"purpose": purpose, **values})
     return reason
-
-
-def _reverted(job: Job, plan: HunksPlan, revert: RevertHunks | None, node: Node) -> Fact:
-    """The culprit with groups taken back, or that there is none."""
-    if revert is None:
-        raise UsageError(
-            "the commit's repository is not there any more: its hunks cannot be taken back",
-            next_step=f"perfbisect resume {job.id} --repo PATH",
-        )
-    change = revert(plan.culprit, plan.hunks_of(node))
-    if isinstance(change, str):
-        return Fact("unusable", {"groups": list(node), "reason": change})
-    return Fact("node", {"groups": list(node), "change": _CHANGE.dump_python(change, mode="json")})
 
 
 def _give_up(plan: HunksPlan, error: PerfbisectError, last: Launch, state: JobState) -> Sequence[Fact]:

@@ -37,7 +37,7 @@ from perfbisect.jobs.documents import cell_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
-from perfbisect.jobs.plans import JobPlan, find_plan, plan_cell, plan_data, require_plan
+from perfbisect.jobs.plans import JobPlan, find_plan, plan_cell, plan_data
 from perfbisect.jobs.requests import RequestRecord
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
 from perfbisect.model.change import Change
@@ -67,17 +67,17 @@ def measured_sides(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
     Raises:
         UsageError: the job has none.
     """
-    if find_plan(events, BisectPlan) is not None:
-        return _of_bisection(job, events)
-    if find_plan(events, ComparePlan) is not None:
-        return _of_comparison(job, events)
-    raise UsageError(
-        f"job {job.id} is neither a bisection nor a comparison: it has no two sides",
-        next_step="perfbisect status lists the jobs",
-    )
-
-
-def _of_bisection(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
+    if (compared := find_plan(events, ComparePlan)) is not None:
+        told = read_comparison(job, events)
+        row = told.headline
+        effect = row.effect if row.verdict in ("regression", "improvement") else None
+        is_slower = row.verdict == "regression"
+        return MeasuredSides(compared, compared.a, compared.b, effect, is_slower, told.finished)
+    if find_plan(events, BisectPlan) is None:
+        raise UsageError(
+            f"job {job.id} is neither a bisection nor a comparison: it has no two sides",
+            next_step="perfbisect status lists the jobs",
+        )
     result = read_bisection(job, events)
     outcome, plan = result.outcome, result.plan
     if outcome is None or not result.found or outcome.confirmed is None or len(outcome.culprits) != 1:
@@ -87,23 +87,14 @@ def _of_bisection(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
         )
     (culprit,) = outcome.culprits
     before, after = (plan.positions[index].change for index in (culprit - 1, culprit))
-    effect = outcome.confirmed.effect
+    shown = outcome.confirmed.effect
     return MeasuredSides(
         plan,
         SidePlan(typed=before.short, change=before),
         SidePlan(typed=after.short, change=after),
-        effect,
-        effect * plan.ref.metric.sign > 0,
+        shown,
+        is_slower=shown * plan.ref.metric.sign > 0,
         finished=True,
-    )
-
-
-def _of_comparison(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
-    plan, result = require_plan(job, events, ComparePlan), read_comparison(job, events)
-    row = result.headline
-    effect = row.effect if row.verdict in ("regression", "improvement") else None
-    return MeasuredSides(
-        plan, plan.a, plan.b, effect, is_slower=row.verdict == "regression", finished=result.finished
     )
 
 

@@ -130,17 +130,20 @@ def result_document(
     diff: DiffDocument | None = None,
 ) -> ProfileResultDocument:
     """The comparison as it is kept; None: the sides could not be compared."""
-    sentence = profile_sentence(explanation)
+    template = "explain/templates/profile.summary.jinja"
     if explanation is None:
-        return ProfileResultDocument(kind="not compared", sentence=sentence, problems=problems)
+        told = render_sentences(template, {"x": None})
+        return ProfileResultDocument(kind="not compared", sentence="".join(told), problems=problems)
     conclusion, functions = explanation.conclusion, explanation.functions
+    grown = {"grown": functions.grown, "launches": functions.launches, "little": _LITTLE}
+    told = render_sentences(template, {"x": conclusion, **grown})
     place, link = conclusion.location, conclusion.link
     # Those that differ beyond chance, then the largest differences.
     ranked = sorted(functions.functions, key=lambda row: (not row.significant, -abs(row.difference), row.key))
     return ProfileResultDocument(
         **{name: getattr(conclusion, name) for name in GrowthShares.model_fields},
         **dict(explanation.trace) | {"operations": explanation.trace.operations[:MOST_ROWS]},
-        sentence=sentence,
+        sentence="".join(told),
         place=f"{place.path}:{place.line} {place.function}" if place is not None else "",
         link=f"{link.path}:{link.line} {link.name}" if link is not None else "",
         total_before=functions.total.before,
@@ -151,21 +154,6 @@ def result_document(
         flames=flames,
         diff=diff,
     )
-
-
-def profile_sentence(explanation: ProfileExplanation | None) -> str:
-    """Where the growth is; says how much of it where it is not all in one place."""
-    values = (
-        {"x": None}
-        if explanation is None
-        else {
-            "x": explanation.conclusion,
-            "grown": explanation.functions.grown,
-            "launches": explanation.functions.launches,
-            "little": _LITTLE,
-        }
-    )
-    return "".join(render_sentences("explain/templates/profile.summary.jinja", values))
 
 
 def profile_report(document: ProfileDocument) -> Report:
@@ -371,6 +359,18 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
     plan, records = require_plan(job, events, ProfilePlan), launches(events)
     stored = next((event.data.get("result") for event in reversed(events) if event.kind == "verdict"), None)
     result = None if stored is None else ProfileResultDocument.model_validate(stored)
+    files: list[RecordingDocument] = []
+    for record in records:
+        if record.outcome != "measured" or record.attempt is None:
+            continue
+        side, folder = SIDES[record.position], f"{record.folder}/{FOLDER}"
+        recorded = recorded_files(record.attempt)
+        named: list[tuple[str, RecordingFormat]] = [(w.file, "collapsed stacks") for w in recorded.windows]
+        named += [(name, "Chrome trace") for name in recorded.traces]
+        files += [
+            RecordingDocument(side=side, launch=record.number, format=form, path=f"{folder}/{name}")
+            for name, form in named
+        ]
     return ProfileDocument(
         **measured_fields(
             job, plan, plan_cell(plan), records, lambda launch: plan.sides[launch.position].change
@@ -380,7 +380,7 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
         a=plan.a.change,
         b=plan.b.change,
         result=result,
-        files=tuple(file for record in records for file in recordings(record)),
+        files=tuple(files),
         next=_next_command(job, plan, result),
     )
 
@@ -392,24 +392,6 @@ def _next_command(job: Job, plan: ProfilePlan, result: ProfileResultDocument | N
     if result.growth_ms > 0 and plan.b.change.kind == "commit":
         return f"perfbisect explain {plan.source} --hunks --dry-run"
     return f"perfbisect report {job.id}"
-
-
-def recordings(record: Launch) -> tuple[RecordingDocument, ...]:
-    """The recordings of a launch, by their paths below the job."""
-    if record.outcome != "measured" or record.attempt is None:
-        return ()
-    files = recorded_files(record.attempt)
-    named: list[tuple[str, RecordingFormat]] = [(window.file, "collapsed stacks") for window in files.windows]
-    named += [(name, "Chrome trace") for name in files.traces]
-    return tuple(
-        RecordingDocument(
-            side=SIDES[record.position],
-            launch=record.number,
-            format=kind,
-            path=f"{record.folder}/{FOLDER}/{name}",
-        )
-        for name, kind in named
-    )
 
 
 def _status(document: ProfileDocument) -> JobStatus:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from perfbisect.explain.diff import DiffLink, StackDiff, assigned_names, find_link
@@ -23,6 +25,10 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def diff() -> StackDiff:
     return StackDiff(tuple(file_diff(path, *texts) for path, texts in TEXTS.items()), ("vllm",))
+
+
+def reading(diff: StackDiff, source: str) -> StackDiff:
+    return replace(diff, read=lambda _path: source)
 
 
 @pytest.mark.parametrize(
@@ -49,24 +55,26 @@ def test_what_a_function_uses(diff: StackDiff, imports: str, body: str, link: Di
     source = (
         f"{imports}\n\n\nclass Scheduler:\n    def schedule(self):\n        x = {body}\n        return x\n"
     )
-    assert find_link(source, "vllm/v1/scheduler.py", 7, diff) == link
+    assert find_link("vllm/v1/scheduler.py", 7, reading(diff, source)) == link
 
 
 def test_only_the_function_itself_counts(diff: StackDiff) -> None:
     source = (
         "from vllm.v1 import settings\n\n\ndef f():\n    return settings.AUDIT\n\n\ndef g():\n    return 1\n"
     )
-    assert find_link(source, "vllm/a.py", 5, diff) is not None
-    assert find_link(source, "vllm/a.py", 9, diff) is None
-    assert find_link(source, "vllm/a.py", 2, diff) is None
-    assert find_link("def broken(:\n", "vllm/a.py", 1, diff) is None
+    read = reading(diff, source)
+    assert find_link("vllm/a.py", 5, read) is not None
+    assert find_link("vllm/a.py", 9, read) is None
+    assert find_link("vllm/a.py", 2, read) is None
+    assert find_link("vllm/a.py", 1, reading(diff, "def broken(:\n")) is None
+    assert find_link("vllm/a.py", 5, diff) is None
 
 
 def test_an_import_within_the_function_counts(diff: StackDiff) -> None:
     source = (
         "def f():\n    from vllm.v1 import settings as _settings\n    if _settings.AUDIT:\n        pass\n"
     )
-    link = find_link(source, "vllm/a.py", 3, diff)
+    link = find_link("vllm/a.py", 3, reading(diff, source))
     assert link == DiffLink("value", "AUDIT", SETTINGS, 1)
 
 
