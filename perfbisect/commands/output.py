@@ -110,13 +110,17 @@ def report_result(
     document: Document, report: Report, exit_code: int = EXIT_OK, lines: Sequence[str] | None = None
 ) -> CommandResult:
     """What a command prints of a report, by default the lines for a terminal; the verdict ends a long one."""
-    from perfbisect.report.terminal import closing_lines, report_lines
+    from perfbisect.report.document import Command
+    from perfbisect.report.terminal import block_lines, report_lines
 
+    heading, *rest = report_lines(report)
+    blocks = (*report.blocks, *(block for section in report.sections for block in section.blocks))
+    commands = [block for block in blocks if isinstance(block, Command)]
     return CommandResult(
         document,
-        report_lines(report) if lines is None else lines,
+        [heading, *rest] if lines is None else lines,
         exit_code,
-        closing=closing_lines(report),
+        closing=[heading, *block_lines(commands[:1])],
         tone=report.verdict.tone,
     )
 
@@ -161,10 +165,13 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> int:
         for text in lines:
             print_text(text, err=err)
         return 0
-    from perfbisect.report.terminal import fitted, rows_taken
+    from rich.cells import cell_len
+
+    from perfbisect.report.terminal import fitted
 
     width = shutil.get_terminal_size().columns
     rows = [row for text in lines for row in fitted(text, width)]
     for row in rows:
         print_text(row, err=err)
-    return sum(rows_taken(row, width) for row in rows)
+    # A terminal folds what is wider: commands, and text of several lines.
+    return sum(max(1, -(-cell_len(part) // width)) for row in rows for part in row.split("\n"))

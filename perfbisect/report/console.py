@@ -63,7 +63,11 @@ def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
         where = f" on {line(notice.slot)}" if notice.slot else ""
         return [f"#{notice.number} {request.change.short}{of}{where}, {runs}: {line(request.why)}"]
     if isinstance(notice, PhaseStarted):
-        return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
+        if notice.phase == "warning":
+            return [f"   warning: {line(str(notice.detail.get('text', '')))}"]
+        seconds = notice.detail.get("seconds")
+        took = f" {seconds:.1f} s" if isinstance(seconds, float) else ""
+        return [f"   {_PHASES.get(notice.phase, line(notice.phase))}{took}"] if verbose else []
     if isinstance(notice, LaunchEnded):
         launch, detail = notice.launch, [notice.detail] if notice.detail else []
         value = f"{f'#{launch.number} ' if launch.slot else ''}{_value(launch, notice.unit)}"
@@ -92,11 +96,3 @@ def _value(launch: Launch, unit: str) -> str:
     runs = counted(len(launch.values), "run")
     warned = f", {line('; '.join(launch.warnings))}" if launch.warnings else ""
     return f"{with_unit(launch.value, unit)} ({runs}{spread}{warned})"
-
-
-def _phase_line(notice: PhaseStarted) -> str:
-    if notice.phase == "warning":
-        return f"   warning: {line(str(notice.detail.get('text', '')))}"
-    seconds = notice.detail.get("seconds")
-    took = f" {seconds:.1f} s" if isinstance(seconds, float) else ""
-    return f"   {_PHASES.get(notice.phase, line(notice.phase))}{took}"

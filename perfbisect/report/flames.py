@@ -86,7 +86,10 @@ def flame_boxes(root: FlameDocument) -> tuple[FlameBox, ...]:
         width = (frame.after if is_after else frame.before) / whole
         if width < _NARROWEST:
             return
-        yield FlameBox(frame, level, left, width, _shade(frame.difference, whole, largest))
+        shade, size = 0, abs(frame.difference)
+        if size >= _RELEVANT * whole:
+            shade = 1 + sum(size >= share * largest for share in _SHADES)
+        yield FlameBox(frame, level, left, width, shade if frame.difference > 0 else -shade)
         for child in frame.children:
             yield from boxes(child, level + 1, left)
             left += (child.after if is_after else child.before) / whole
@@ -98,13 +101,6 @@ def _frames(frame: FlameDocument) -> Iterator[FlameDocument]:
     yield frame
     for child in frame.children:
         yield from _frames(child)
-
-
-def _shade(difference: float, whole: float, largest: float) -> int:
-    if abs(difference) < _RELEVANT * whole:
-        return 0
-    shade = 1 + sum(abs(difference) >= share * largest for share in _SHADES)
-    return shade if difference > 0 else -shade
 
 
 def flame_lines(root: FlameDocument, most: int = 12) -> list[str]:
@@ -128,9 +124,8 @@ def flame_lines(root: FlameDocument, most: int = 12) -> list[str]:
 
     found = list(rows(root, 0))
     ranked = sorted(range(len(found)), key=lambda index: -abs(found[index][1].difference))
-    kept = (found[index] for index in sorted(ranked[:most]))
-    return [f"{frame.difference:+8.2f}  {'  ' * level}{_full_name(frame)}" for level, frame in kept]
-
-
-def _full_name(frame: FlameDocument) -> str:
-    return f"{frame.function} ({frame.path})" if frame.path and not frame.folded else frame.name
+    texts = []
+    for level, frame in (found[index] for index in sorted(ranked[:most])):
+        name = f"{frame.function} ({frame.path})" if frame.path and not frame.folded else frame.name
+        texts.append(f"{frame.difference:+8.2f}  {'  ' * level}{name}")
+    return texts

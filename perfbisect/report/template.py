@@ -162,7 +162,9 @@ class _Reader:
             elif node.type == "hr":
                 self._footer = ""
             elif node.type == "blockquote":
-                self._highlights += [_highlight(child) for child in node.children]
+                for value, *meaning in map(_parts, node.children):
+                    shown = _plain(_inline(value.children)), _plain(_inline(meaning)).strip()
+                    self._highlights.append(shown)
             elif self._footer is not None:
                 self._footer += _plain(_inline(_parts(node)))
             else:
@@ -232,11 +234,6 @@ def _parts(node: SyntaxTreeNode) -> list[SyntaxTreeNode]:
     return [
         part for part in node.children[0].children if part.type != "text" or part.content.strip(_HIGHLIGHT)
     ]
-
-
-def _highlight(paragraph: SyntaxTreeNode) -> tuple[str, str]:
-    value, *meaning = _parts(paragraph)
-    return _plain(_inline(value.children)), _plain(_inline(meaning)).strip()
 
 
 def _table(node: SyntaxTreeNode) -> Table | KeyValues:

@@ -48,13 +48,6 @@ def report_lines(report: Report) -> list[str]:
     return out
 
 
-def closing_lines(report: Report) -> list[str]:
-    """The verdict and the first command that comes next, for the end of a long output."""
-    blocks = (*report.blocks, *(block for section in report.sections for block in section.blocks))
-    commands = [block for block in blocks if isinstance(block, Command)]
-    return [line(report.heading, _LONGEST), *block_lines(commands[:1])]
-
-
 def section_lines(section: Section) -> list[str]:
     """The heading, and the blocks under it."""
     return [section.title, *block_lines(section.blocks)]
@@ -63,15 +56,6 @@ def section_lines(section: Section) -> list[str]:
 def block_lines(blocks: Iterable[Block]) -> list[str]:
     """Blocks as indented lines; figures are left out."""
     return [text for block in blocks for text in _lines_of(block)]
-
-
-def table_lines(table: Table) -> list[str]:
-    """A table with columns as wide as their widest cell."""
-    head = tuple(column.title for column in table.columns)
-    rows = [head, *(tuple(plain(cell) for cell in row) for row in table.rows)]
-    # In columns, not characters: East Asian characters take two.
-    widths = [max(cell_len(row[index]) for row in rows) for index in range(len(head))]
-    return [_row(row, widths, table) for row in rows]
 
 
 def plain(text: Inline) -> str:
@@ -85,7 +69,11 @@ def _lines_of(block: Block) -> list[str]:
     if isinstance(block, Items):
         return [f"{_INDENT}- {plain(item)}" for item in block.items]
     if isinstance(block, Table):
-        return [_INDENT + text for text in table_lines(block)]
+        head = tuple(column.title for column in block.columns)
+        rows = [head, *(tuple(plain(cell) for cell in row) for row in block.rows)]
+        # In columns, not characters: East Asian characters take two.
+        widths = [max(cell_len(row[index]) for row in rows) for index in range(len(head))]
+        return [_INDENT + _row(row, widths, block) for row in rows]
     if isinstance(block, KeyValues):
         width = max((cell_len(label) for label, _ in block.rows), default=0)
         return [f"{_INDENT}{_padded(label, width)}  {plain(value)}".rstrip() for label, value in block.rows]
@@ -98,8 +86,8 @@ def _lines_of(block: Block) -> list[str]:
     if isinstance(block, FlameGraph):
         return [_INDENT + line(text, _LONGEST) for text in flame_lines(block.root)]
     if isinstance(block, FileLines):
-        head = f"{block.file.path} ({block.file.remarks})"
-        return [_INDENT + line(text, _LONGEST) for text in (head, *diff_lines(block.file))]
+        title = f"{block.file.path} ({block.file.remarks})"
+        return [_INDENT + line(text, _LONGEST) for text in (title, *diff_lines(block.file))]
     raise AssertionError(block)
 
 
@@ -114,11 +102,6 @@ def _row(cells: Sequence[str], widths: Sequence[int], table: Table) -> str:
 def _padded(text: str, width: int, *, right: bool = False) -> str:
     space = " " * (width - cell_len(text))
     return space + text if right else text + space
-
-
-def rows_taken(text: str, width: int) -> int:
-    """How many rows of a terminal a text takes, which folds what is wider."""
-    return sum(max(1, -(-cell_len(part) // width)) for part in text.split("\n"))
 
 
 def fitted(text: str, width: int) -> list[str]:

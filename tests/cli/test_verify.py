@@ -8,6 +8,7 @@ import pytest
 
 from perfbisect.commands.claims import claim_cells, find_claim
 from perfbisect.commands.comparisons import ladder_cells
+from perfbisect.commands.output import report_result
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.compare import CompareResult
 from perfbisect.experiments.several import SweepResult, VerifyResult
@@ -15,7 +16,7 @@ from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import resolve_metric
 from perfbisect.machine.profile import Machine
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.terminal import closing_lines, report_lines
+from perfbisect.report.terminal import report_lines
 from perfbisect.resources import cells_folder
 from tests.experiments.factory import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
@@ -166,8 +167,8 @@ def test_a_sweep_names_the_signature(told: CompareResult) -> None:
 
 def test_the_command_of_the_cell_that_decided_ends_a_sweep(told: CompareResult) -> None:
     words = (("c1-n8", "inconclusive"), *((f"c{load}-n9", "regression") for load in range(2, 40)))
-    report = SweepResult.of([as_load(told, load, word) for load, word in words]).report()
-    assert closing_lines(report) == [
+    sweep = SweepResult.of([as_load(told, load, word) for load, word in words])
+    assert report_result(sweep, sweep.report()).closing == [
         "Sweep over loads: regression", "  next: perfbisect report job-c2-n9  # tiny@c2-n9"
     ]  # fmt: skip
 

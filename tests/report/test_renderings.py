@@ -33,7 +33,7 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.report.markdown import report_markdown
-from perfbisect.report.terminal import fitted, plain, report_lines, table_lines
+from perfbisect.report.terminal import block_lines, fitted, plain, report_lines
 from tests.report.test_flames import balanced
 
 TABLE = Table((Column("metric"), Column("A", numeric=True)), (("tpot", "12.0 ms"), (code("a|b"), "3")))
@@ -140,7 +140,7 @@ def test_embedded_json_holds_no_markup(text: str) -> None:
 
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1))
 def test_columns_of_a_table_are_aligned(rows: list[tuple[str, str]]) -> None:
-    lines = table_lines(Table((Column("a"), Column("b", numeric=True)), tuple(rows)))
+    lines = block_lines([Table((Column("a"), Column("b", numeric=True)), tuple(rows))])
     assert len(lines) == len(rows) + 1
     assert all(shown.endswith(plain(row[1]).rstrip()) for shown, row in zip(lines[1:], rows, strict=True))
 
