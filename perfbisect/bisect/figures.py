@@ -227,7 +227,9 @@ def _ab_plot(result: BisectResult) -> Plot | None:
     left, right = (result.change(x) for x in (result.confirmed.parent, result.confirmed.culprit))
     suspect = "culprit" if result.outcome == "found" else "suspect"
     names = [f"parent<br>{harmless(left.short)}", f"{suspect}<br>{harmless(right.short)}"]
-    levels = ab_levels(pairs, result.confirmed.effect)
+    # The levels are as far apart as the effect of the A/B.
+    a, b = ([math.log(x.value) for x in side if x.value] for side in zip(*pairs, strict=True))
+    levels = map(math.exp, side_levels(a, b, math.log1p(result.confirmed.effect)))
     drawn = layout(
         340,
         shapes=[horizontal_line(side - 0.2, side + 0.2, level, "@ink") for side, level in enumerate(levels)],
@@ -235,13 +237,6 @@ def _ab_plot(result: BisectResult) -> Plot | None:
         yaxis=value_axis(result.metric),
     )
     return _with_room(data, drawn, [x.value for pair in pairs for x in pair if x.value is not None])
-
-
-def ab_levels(pairs: Sequence[tuple[Launch, Launch]], effect: float) -> tuple[float, float]:
-    """The levels of parent and culprit, as far apart as the effect of their A/B."""
-    left, right = ([math.log(x.value) for x in side if x.value] for side in zip(*pairs, strict=True))
-    a, b = side_levels(left, right, math.log1p(effect))
-    return math.exp(a), math.exp(b)
 
 
 _WITHOUT_VALUE = {"failed": ("failed", "x", "@culprit"), "abandoned": ("stopped", "circle-x-open", "@quiet")}

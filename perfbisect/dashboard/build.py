@@ -57,8 +57,12 @@ class WrittenSite:
 
 def write_site(site: Site, out: Path) -> WrittenSite:
     """Write the site over an older one, which stays whole if the disk fails; other files are kept."""
+    index = out / "index.html"
     try:
-        _require_own_folder(out)
+        if out.exists() and not out.is_dir():
+            raise UsageError(f"the site needs a folder, and {out} is a file", next_step="another -o DIR")
+        if index.exists() and _MARK not in index.read_text(encoding="utf-8", errors="replace"):
+            raise UsageError(f"{index} is not a page of perfbisect and is kept", next_step="another -o DIR")
         return _Writer(out).write(site)
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UsageError(
@@ -74,6 +78,8 @@ class _Writer:
         self._sizes: dict[str, int] = {}
 
     def write(self, site: Site) -> WrittenSite:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
         # The index comes last, and files it does not name are removed after it: a page that is open works on.
         plotly = self._plotly()
         first = self._assets()
@@ -84,11 +90,14 @@ class _Writer:
         by_event = {event.id: self._data("event", event_payload(event, site)) for event in events(site)}
         for bisection in site.bisections:
             report = build_report(bisection.report)
-            page = report_html(report, plotly=f"../{PLOTLY}", home="../index.html#/bisections")
-            self._text(page_of(bisection.report), page)
+            html = report_html(report, plotly=f"../{PLOTLY}", home="../index.html#/bisections")
+            self._text(page_of(bisection.report), html)
         data = embedded_json(packed(overview(site, cells, by_event, by_metric)))
         first += self._text("data/site.js", _data_script("site", data))
-        first += self._text("index.html", _index(site))
+        loader = FileSystemLoader(shipped_folder("dashboards"))
+        environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+        index = environment.get_template("index.html.jinja").render(title=text(site.title))
+        first += self._text("index.html", index)
         kept = {*cells.values(), *by_event.values(), *by_metric.values()}
         for path in (self._out / "data").iterdir():
             if _DATA_FILE.fullmatch(path.name) and path.name not in kept:
@@ -144,19 +153,3 @@ def _data_script(key: str, data: str) -> str:
     # The backslash first: the others are escaped by one.
     quoted = data.replace("\\", "\\\\").replace("'", "\\'")
     return f"perfbisect.put('{key}',JSON.parse('{quoted}'));\n"
-
-
-def _require_own_folder(out: Path) -> None:
-    index = out / "index.html"
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"the site needs a folder, and {out} is a file", next_step="another -o DIR")
-    if index.exists() and _MARK not in index.read_text(encoding="utf-8", errors="replace"):
-        raise UsageError(f"{index} is not a page of perfbisect and is kept", next_step="another -o DIR")
-
-
-def _index(site: Site) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    loader = FileSystemLoader(shipped_folder("dashboards"))
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    return environment.get_template("index.html.jinja").render(title=text(site.title))

@@ -112,7 +112,10 @@ class SiteSeries(SeriesFindings):
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCell:
-    """A cell on one kind of machine, which ``name`` contains if there are several; ``rows``: the workload."""
+    """A cell on one kind of machine, which ``name`` contains if there are several; ``rows``: the workload.
+
+    ``load``: ``c64``, ``r2.0``, or ``rinf`` where all requests are sent at once.
+    """
 
     name: str
     family: str
@@ -158,6 +161,11 @@ def collect_site(
     whose change it searched.
     """
     rankings, failed = _rankings(store, analysis, repository, table)
+    medians, tails = (family.coverage for family in analysis.families)
+    refused = count_refusals((*medians.series, *tails.series)).most_common()
+    reasons = sentences_of("refused", (why for why, _ in refused))
+    census = render_sentences("dashboard/templates/census.jinja", {"refused": reasons})
+    counts = (medians.judged, tails.judged, *(count for _, count in refused))
     builds = {point.build.key: point.build for item in analysis.series for point in item.points}
     lacks = {
         "has_repository": repository is not None,
@@ -179,7 +187,7 @@ def collect_site(
         ),
         bisections=bisections_of_alerts(store, analysis, tuple(reports), repository),
         commit_url=commit_url,
-        census=_census(analysis),
+        census=tuple(zip(census, counts, strict=True)),
         notes=render_sentences("dashboard/templates/notes.jinja", lacks),
     )
 
@@ -191,32 +199,23 @@ def collect_cell(series: Sequence[CellSeries], findings: Mapping[str, SeriesFind
     last = points[-1][1]
     typical = {item.metric for item in series if item.part == "typical"}
     headline = next((name for name in HEADLINES if name in typical), series[0].metric)
+    load = last.workload
+    # Results name no model family: a backend of vLLM-Omni does, and only diffusion has metrics of latency.
+    family = "diffusion" if any(item.metric.startswith("latency") for item in series) else "text"
+    if load.backend.endswith(("-speech", "-omni")):
+        family = "tts" if load.backend.endswith("-speech") else "omni"
     return SiteCell(
         name=series[0].cell,
-        family=family_of(last.workload, (item.metric for item in series)),
-        model=last.workload.model,
-        load=load_of(last.workload),
+        family=family,
+        model=load.model,
+        load=f"r{load.rate}" if load.concurrency is None else f"c{load.concurrency}",
         machine=next((point.hardware for _, point in reversed(points) if point.hardware), ""),
         headline=headline,
-        digest=last.workload.digest,
-        rows=_rows(last.workload),
+        digest=load.digest,
+        rows=_rows(load),
         points=tuple(_point(point) for _, point in points),
         series=tuple(_series(item, places, findings.get(item.metric, _NOT_JUDGED)) for item in series),
     )
-
-
-def family_of(workload: Workload, metrics: Iterable[str]) -> str:
-    """The model family, from what the results say of it."""
-    if workload.backend.endswith("-speech"):
-        return "tts"
-    if workload.backend.endswith("-omni"):
-        return "omni"
-    return "diffusion" if any(name.startswith("latency") for name in metrics) else "text"
-
-
-def load_of(workload: Workload) -> str:
-    """``c64``, ``r2.0``, or ``rinf`` where all requests are sent at once."""
-    return f"r{workload.rate}" if workload.concurrency is None else f"c{workload.concurrency}"
 
 
 def _key(point: Point) -> _Key:
@@ -240,11 +239,14 @@ def _rows(workload: Workload) -> tuple[tuple[str, str], ...]:
 
 
 def _point(point: Point) -> SitePoint:
-    covariates = {
-        name: _scalar(value)
-        for name, value in point.covariates.items()
-        if not isinstance(value, Mapping) and value is not None
-    }
+    covariates: dict[str, Scalar] = {}
+    for name, value in point.covariates.items():
+        if isinstance(value, Mapping) or value is None:
+            continue
+        # JSON has no NaN and no infinity.
+        is_lost = isinstance(value, float) and not math.isfinite(value)
+        known = value if isinstance(value, str | int | float | bool) else str(value)
+        covariates[name] = None if is_lost else known
     return SitePoint(
         build=point.build.name,
         time=stamp(point.moment),
@@ -253,13 +255,6 @@ def _point(point: Point) -> SitePoint:
         of_main=point.build.of_main,
         covariates=covariates,
     )
-
-
-def _scalar(value: object) -> Scalar:
-    # JSON has no NaN and no infinity.
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | bool) else str(value)
 
 
 def _series(series: CellSeries, places: Mapping[_Key, int], findings: SeriesFindings) -> SiteSeries:
@@ -363,12 +358,3 @@ def _rankings(
         except RevisionError as error:
             failed.append(SuspectsDocument(alert=alert.id, problem=error.message))
     return rankings, failed
-
-
-def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
-    medians, tails = (family.coverage for family in analysis.families)
-    refused = count_refusals((*medians.series, *tails.series)).most_common()
-    reasons = sentences_of("refused", (why for why, _ in refused))
-    rows = render_sentences("dashboard/templates/census.jinja", {"refused": reasons})
-    counts = (medians.judged, tails.judged, *(count for _, count in refused))
-    return tuple(zip(rows, counts, strict=True))

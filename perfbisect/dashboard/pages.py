@@ -17,7 +17,7 @@ from perfbisect.bisect.result import BisectResult
 from perfbisect.commands.outcomes import SiteBisection, outcomes_by_alert
 from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
-from perfbisect.dashboard.collect import Site, SiteCell, SitePoint, SiteSeries
+from perfbisect.dashboard.collect import Site, SiteCell, SiteSeries
 from perfbisect.jobs.documents import MetricDocument
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert, MeasuredOutcome
@@ -102,12 +102,13 @@ def events(site: Site) -> tuple[SiteEvent, ...]:
     metrics = {(cell.name, item.metric.name): item.metric for cell in site.cells for item in cell.series}
     headlines = {(cell.name, cell.headline) for cell in site.cells}
     newest = _newest_point(site)
-    silent = {
-        (cell.name, item.metric.name)
-        for cell in site.cells
-        for item in cell.series
-        if _is_silent(_last_result(item, cell.points), newest)
-    }
+    silent = set()
+    for cell in site.cells:
+        for item in cell.series:
+            values = zip(reversed(cell.points), reversed(item.values), strict=True)
+            last = next((point.time for point, value in values if value is not None), "")
+            if _is_silent(last, newest):
+                silent.add((cell.name, item.metric.name))
     groups: dict[str, list[Alert]] = {}
     for alert in site.alerts:
         groups.setdefault(alert.event or alert.id, []).append(alert)
@@ -263,7 +264,24 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
 
     @cache
     def ranking_payload(name: str, settled: bool) -> Payload:
-        return _ranking_payload(rankings[name], settled=settled)
+        document, ranking = rankings[name], rankings[name].ranking
+        if ranking is None:
+            return {"suspects": [], "note": document.problem}
+        attributed = [ranking.attributed] if ranking.attributed else []
+        radius = [ranking.blast_radius] if ranking.blast_radius else []
+        words = iter(sentences_of("factors", [of for one in ranking.suspects for of in one.evidence]))
+        suspects: list[Payload] = []
+        for one in ranking.suspects:
+            told = [{"name": of.name, "weight": of.weight, "words": next(words)} for of in one.evidence]
+            suspects.append(asdict(one) | {"evidence": told})
+        return {
+            "suspects": suspects,
+            "p_outside_window": ranking.p_outside_window,
+            "blast_radius": "".join(sentences_of("radius", radius)),
+            "attributed": "".join(sentences_of("factors", attributed)),
+            "bisect": "" if settled else document.bisect,
+            "note": "; ".join(sentences_of("remarks", document.note)),
+        }
 
     for alert in event.alerts:
         place, name = None, alert.id if alert.id in rankings else shared
@@ -277,29 +295,6 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
         fields["evidence"] = sentences_of("evidence", alert.evidence)
         alerts.append(fields | {"ranking": place, "ranked": name})
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
-
-
-def _ranking_payload(document: SuspectsDocument, *, settled: bool) -> Payload:
-    """``settled``: by a bisection, so that none is proposed."""
-    ranking = document.ranking
-    if ranking is None:
-        return {"suspects": [], "note": document.problem}
-    attributed = [ranking.attributed] if ranking.attributed else []
-    radius = [ranking.blast_radius] if ranking.blast_radius else []
-    words = iter(sentences_of("factors", [factor for one in ranking.suspects for factor in one.evidence]))
-    suspects = [
-        asdict(one)
-        | {"evidence": [{"name": of.name, "weight": of.weight, "words": next(words)} for of in one.evidence]}
-        for one in ranking.suspects
-    ]
-    return {
-        "suspects": suspects,
-        "p_outside_window": ranking.p_outside_window,
-        "blast_radius": "".join(sentences_of("radius", radius)),
-        "attributed": "".join(sentences_of("factors", attributed)),
-        "bisect": "" if settled else document.bisect,
-        "note": "; ".join(sentences_of("remarks", document.note)),
-    }
 
 
 def curve(series: SiteSeries, times: Sequence[int], span: tuple[int, int]) -> str:
@@ -356,25 +351,25 @@ def _summaries(site: Site, *, on_first_page: bool) -> list[Payload]:
     for place, cell in enumerate(site.cells):
         times = [_seconds(point.time) for point in cell.points]
         for item in cell.series:
-            if ((cell.name, item.metric.name) in first) == on_first_page:
-                summary = _series_summary(item, curve(item, times, span), cell.points)
-                summaries.append({"cell": place, "measure": numbers[item.metric]} | summary)
+            if ((cell.name, item.metric.name) in first) != on_first_page:
+                continue
+            values = zip(cell.points, item.values, strict=True)
+            known = [(point.time, value) for point, value in values if value is not None]
+            time, now = known[-1] if known else ("", None)
+            level = item.level
+            summaries.append(
+                {
+                    "cell": place,
+                    "measure": numbers[item.metric],
+                    "count": len(known),
+                    "now": now,
+                    "time": time,
+                    "level": [level.value, level.low, level.high] if level else None,
+                    "curve": curve(item, times, span),
+                    "judged": item.judged,
+                }
+            )
     return summaries
-
-
-def _series_summary(series: SiteSeries, small: str, points: Sequence[SitePoint]) -> Payload:
-    """``now``: the newest value; ``level``: its present level with its interval, if there is one."""
-    known = [(point.time, v) for point, v in zip(points, series.values, strict=True) if v is not None]
-    time, now = known[-1] if known else ("", None)
-    last = series.level
-    return {
-        "count": len(known),
-        "now": now,
-        "time": time,
-        "level": [last.value, last.low, last.high] if last else None,
-        "curve": small,
-        "judged": series.judged,
-    }
 
 
 def _alert_summary(
@@ -427,12 +422,6 @@ def _bisection_summary(bisection: SiteBisection) -> Payload:
 
 def _newest_point(site: Site) -> str:
     return max((point.time for cell in site.cells for point in cell.points), default="")
-
-
-def _last_result(series: SiteSeries, points: Sequence[SitePoint]) -> str:
-    """The time of the newest value; empty without any."""
-    values = zip(reversed(points), reversed(series.values), strict=True)
-    return next((point.time for point, value in values if value is not None), "")
 
 
 def _is_silent(last: str, newest: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from perfbisect.bisect.figures import LevelSpan, ab_levels, ab_pairs, level_spans, plots, step_spans
+from perfbisect.bisect.figures import LevelSpan, ab_pairs, level_spans, plots, step_spans
 from perfbisect.bisect.result import BisectResult
 from perfbisect.report import html
 from tests.bisect.test_report import ACTS
@@ -65,10 +65,9 @@ def test_pairs_are_of_one_slot_and_of_unlike_sides(report: BisectResult) -> None
 
 def test_the_levels_of_an_ab_are_as_far_apart_as_its_effect(report: BisectResult) -> None:
     assert report.confirmed is not None
-    pairs, effect = ab_pairs(report), report.confirmed.effect
-    a, b = ab_levels(pairs, effect)
-    assert b / a - 1 == pytest.approx(effect)
-    values = [x.value for pair in pairs for x in pair if x.value is not None]
+    a, b = (line["y0"] for line in plots(report)["pairs"]["layout"]["shapes"])
+    assert b / a - 1 == pytest.approx(report.confirmed.effect)
+    values = [x.value for pair in ab_pairs(report) for x in pair if x.value is not None]
     assert min(values) < a < b < max(values)
 
 

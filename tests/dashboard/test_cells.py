@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from perfbisect.dashboard.collect import SeriesFindings, SmallChange, collect_cell, family_of, load_of
+from perfbisect.dashboard.collect import SeriesFindings, SiteCell, SmallChange, collect_cell
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import CellSeries, build_series, nightly
 from perfbisect.serving.eras import Era
@@ -125,6 +126,11 @@ def test_covariates_are_plain() -> None:
     }
 
 
+def cell_of(load: Workload, *metrics: str) -> SiteCell:
+    points = [replace(point(day, dict.fromkeys(metrics or ["ttft"], 1.0)), workload=load) for day in (1, 2)]
+    return collect_cell(series(points), {})
+
+
 @pytest.mark.parametrize(
     ("backend", "metrics", "expected"),
     [
@@ -135,7 +141,7 @@ def test_covariates_are_plain() -> None:
     ],
 )
 def test_the_family_is_read_from_the_result(backend: str, metrics: list[str], expected: str) -> None:
-    assert family_of(Workload("t", backend=backend), metrics) == expected
+    assert cell_of(Workload("t", backend=backend), *metrics).family == expected
 
 
 @pytest.mark.parametrize(
@@ -143,4 +149,4 @@ def test_the_family_is_read_from_the_result(backend: str, metrics: list[str], ex
     [(Workload("t", "", 64), "c64"), (Workload("t", rate=2.0), "r2.0"), (Workload("t"), "rinf")],
 )
 def test_the_load_is_said_as_in_names(load: Workload, expected: str) -> None:
-    assert load_of(load) == expected
+    assert cell_of(load).load == expected
