@@ -48,28 +48,6 @@ def silent_lines(source: bytes) -> frozenset[int]:
     return frozenset(silent)
 
 
-def assigned_names(source: bytes, lines: frozenset[int]) -> tuple[tuple[str, int], ...]:
-    """Names that these lines assign in a module or a class, with the line."""
-    tree = parse_python(source)
-    bodies = [tree.body] if tree is not None else []
-    found = []
-    for body in bodies:
-        for node in body:
-            if isinstance(node, ast.ClassDef):
-                bodies.append(node.body)
-            targets = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AnnAssign)
-                else []
-            )
-            touched = lines & set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-            if touched:
-                found += [(name.id, min(touched)) for name in targets if isinstance(name, ast.Name)]
-    return tuple(found)
-
-
 @dataclass(frozen=True)
 class StackDiff:
     """What differs between two commits, for stacks. ``packages``: top folders of its code.
@@ -115,8 +93,21 @@ class StackDiff:
 
     def values(self, path: str) -> tuple[tuple[str, int], ...]:
         """Names that changed lines outside of functions assign after the diff, with the line."""
-        file = self.by_path[path]
-        return assigned_names(file.after or b"", self.lines["after"].get(path, frozenset()))
+        tree = parse_python(self.by_path[path].after or b"")
+        changed = self.lines["after"].get(path, frozenset())
+        bodies = [tree.body] if tree is not None else []
+        found = []
+        for body in bodies:
+            for node in body:
+                if isinstance(node, ast.ClassDef):
+                    bodies.append(node.body)
+                targets: Sequence[ast.expr] = ()
+                if isinstance(node, ast.Assign | ast.AnnAssign):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                touched = changed & set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+                if touched:
+                    found += [(name.id, min(touched)) for name in targets if isinstance(name, ast.Name)]
+        return tuple(found)
 
     def functions(self, path: str, side: DiffSide) -> tuple[FunctionSpan, ...]:
         """The functions of a Python file of the diff."""

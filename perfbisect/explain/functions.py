@@ -70,11 +70,8 @@ class ProfileWindow:
         return self.seconds * 1000.0 / samplings / self.steps if samplings and self.steps > 0 else math.nan
 
 
-@dataclass(frozen=True)
-class SampledLaunch:
-    """A profile launch: what was sampled in it, in windows."""
-
-    windows: tuple[ProfileWindow, ...]
+SampledLaunch = tuple[ProfileWindow, ...]
+"""A profile launch: what was sampled in it."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +289,7 @@ class _Work:
 
 
 def _work(launch: SampledLaunch, reduce: Reduce) -> tuple[_Work, ...]:
-    windows = tuple(_Work(tuple(reduce(w.samples)), w.milliseconds, w.steps) for w in launch.windows)
+    windows = tuple(_Work(tuple(reduce(w.samples)), w.milliseconds, w.steps) for w in launch)
     if not windows or any(math.isnan(window.milliseconds) for window in windows):
         raise ValueError("a launch of a profile has no samples or no steps")
     return windows

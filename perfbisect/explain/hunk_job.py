@@ -70,6 +70,21 @@ class NodeEffectDocument(Document):
     launches: int
     unusable: str = ""
 
+    @classmethod
+    def of(cls, node: Node, known: NodeResult | None, seen: Sequence[HunkEvent]) -> NodeEffectDocument:
+        share = known.share if known and isfinite(known.share.low) else None
+        return cls(
+            groups=_numbers(node),
+            effect=known.effect.effect if known else None,
+            low=known.effect.low if known else None,
+            high=known.effect.high if known else None,
+            share=share.value if share else None,
+            share_low=share.low if share else None,
+            share_high=share.high if share else None,
+            launches=known.launches if known else 0,
+            unusable=next((x.reason for x in seen if isinstance(x, NodeUnusable) and x.node == node), ""),
+        )
+
 
 class HunksDocument(MeasuredDocument):
     """Which hunk of a commit carries its step: ``explain --hunks``, ``resume``, ``report``."""
@@ -106,7 +121,7 @@ def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
     nodes = list(made)
     named = outcome.node if outcome else ()
     asked = tuple(
-        _effect_document(node, results.get(node), seen)
+        NodeEffectDocument.of(node, results.get(node), seen)
         for node in dict.fromkeys((*nodes, *(event.node for event in seen)))
         if node
     )
@@ -137,12 +152,17 @@ def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
         patch=patch,
     )
     whole = results.get(hunk_search.everything(plan.search))
+    removes_less = False
+    if whole is not None and plan.step is not None and not plan.ref.metric.absolute:
+        # From culprit / parent - 1 to parent / culprit - 1: what taking all of it back should show.
+        removed = -plan.step / (1 + plan.step)
+        removes_less = whole.effect.low > 0.5 * removed if removed < 0 else whole.effect.high < 0.5 * removed
     values = {
         "r": document,
         "named": _numbers(named),
         "group_names": partial(_names_of_numbers, of=len(plan.groups)),
         "step": plan.step,
-        "removes_less": whole is not None and _removes_less(plan, whole),
+        "removes_less": removes_less,
     }
     summary = render_sentences("explain/templates/hunks.summary.jinja", values)
     return document.model_copy(update={"summary": summary})
@@ -150,31 +170,6 @@ def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
 
 def _numbers(node: Node) -> tuple[int, ...]:
     return tuple(index + 1 for index in node)
-
-
-def _effect_document(node: Node, known: NodeResult | None, seen: Sequence[HunkEvent]) -> NodeEffectDocument:
-    unusable = next((x.reason for x in seen if isinstance(x, NodeUnusable) and x.node == node), "")
-    share = known.share if known and isfinite(known.share.low) else None
-    return NodeEffectDocument(
-        groups=_numbers(node),
-        effect=known.effect.effect if known else None,
-        low=known.effect.low if known else None,
-        high=known.effect.high if known else None,
-        share=share.value if share else None,
-        share_low=share.low if share else None,
-        share_high=share.high if share else None,
-        launches=known.launches if known else 0,
-        unusable=unusable,
-    )
-
-
-def _removes_less(plan: HunksPlan, whole: NodeResult) -> bool:
-    """Whether all groups together remove less of the step than the other job saw."""
-    if plan.step is None or plan.ref.metric.absolute:
-        return False
-    # From culprit / parent - 1 to parent / culprit - 1: what taking all of it back should show.
-    removed = -plan.step / (1 + plan.step)
-    return whole.effect.low > 0.5 * removed if removed < 0 else whole.effect.high < 0.5 * removed
 
 
 def _next_command(job: Job, plan: HunksPlan, outcome: HunkOutcome | None, patch: str) -> str:

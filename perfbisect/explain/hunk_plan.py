@@ -36,8 +36,7 @@ from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
-from perfbisect.report.template import render_report, render_sentences
-from perfbisect.report.terminal import section_lines
+from perfbisect.report.template import render_sentences
 
 MAX_LINES = 400
 """Lines of a side of a hunk that a plan keeps: a new file may have thousands."""
@@ -56,6 +55,24 @@ class HunkPart(PlanPart):
     added: tuple[str, ...]
     more: int
     index: int
+
+    @classmethod
+    def of(cls, diff: CommitDiff, hunk: DiffHunk) -> HunkPart:
+        file = diff.by_path[hunk.path]
+        sides = [
+            [text.rstrip("\r\n") for text in line_texts(lines)]
+            for lines in (file.old_lines(hunk), file.new_lines(hunk))
+        ]
+        removed, added = (tuple(side[:MAX_LINES]) for side in sides)
+        return cls(
+            path=hunk.path,
+            index=hunk.index,
+            lines=hunk.lines,
+            function=hunk.function,
+            removed=removed,
+            added=added,
+            more=sum(map(len, sides)) - len(removed) - len(added),
+        )
 
 
 class HunkGroupPart(PlanPart):
@@ -160,7 +177,7 @@ def make_hunks_plan(
             parts.append(
                 HunkGroupPart(
                     label=group.label,
-                    hunks=tuple(_hunk_part(diff, hunk) for hunk in group.hunks),
+                    hunks=tuple(HunkPart.of(diff, hunk) for hunk in group.hunks),
                     patch=patch_of(culprit, reverted),
                     minutes=builder.price((reverted,)).minutes,
                 )
@@ -197,24 +214,6 @@ def make_hunks_plan(
         costs=costs,
         budget=budget,
         notes=(*notes, *render_sentences("explain/templates/plan_notes.jinja", builds)),
-    )
-
-
-def _hunk_part(diff: CommitDiff, hunk: DiffHunk) -> HunkPart:
-    file = diff.by_path[hunk.path]
-    sides = [
-        [text.rstrip("\r\n") for text in line_texts(lines)]
-        for lines in (file.old_lines(hunk), file.new_lines(hunk))
-    ]
-    removed, added = (tuple(side[:MAX_LINES]) for side in sides)
-    return HunkPart(
-        path=hunk.path,
-        index=hunk.index,
-        lines=hunk.lines,
-        function=hunk.function,
-        removed=removed,
-        added=added,
-        more=sum(map(len, sides)) - len(removed) - len(added),
     )
 
 
@@ -291,9 +290,3 @@ def hunks_plan_document(plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPl
         noise=noise.source,
         notes=plan.notes,
     )
-
-
-def hunks_plan_lines(document: HunksPlanDocument) -> list[str]:
-    """The plan for people."""
-    report = render_report("explain/templates/hunks.plan.jinja", {"plan": document})
-    return [text for section in report.sections for text in section_lines(section)]

@@ -28,7 +28,6 @@ from perfbisect.explain.hunk_plan import (
     HunksPlan,
     HunksPlanDocument,
     hunks_plan_document,
-    hunks_plan_lines,
     make_hunks_plan,
 )
 from perfbisect.explain.profile_job import MOST_LAUNCHES, ProfilePlan
@@ -42,7 +41,7 @@ from perfbisect.jobs.requests import RequestRecord
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
 from perfbisect.model.change import Change
 from perfbisect.report.sections import workload_section
-from perfbisect.report.template import render_sentences
+from perfbisect.report.template import render_report, render_sentences
 from perfbisect.report.terminal import section_lines
 
 
@@ -259,7 +258,9 @@ def plan_hunks(
         notes=found.notes,
     )
     shown = hunks_plan_document(plan, learnt_noise(earlier.of_cell, source.ref), basis=earlier.basis)
-    return PlannedJob(plan, builder, found.slots, shown, hunks_plan_lines(shown))
+    report = render_report("explain/templates/hunks.plan.jinja", {"plan": shown})
+    lines = [text for section in report.sections for text in section_lines(section)]
+    return PlannedJob(plan, builder, found.slots, shown, lines)
 
 
 def measured_step(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:

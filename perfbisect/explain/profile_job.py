@@ -246,7 +246,7 @@ def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[Launch]) -> Pro
         files = recorded_files(attempt)
         attempts[side].append(attempt)
         problems += files.problems
-        if (launch := read_launch(files, folder, engine_root(attempt))).windows:
+        if launch := read_launch(files, folder, engine_root(attempt)):
             sampled[side].append(launch)
         traces[side].extend(_read_traces(files, folder, problems))
     found = _diff(plan)
@@ -303,7 +303,7 @@ def read_launch(files: ProfileFiles, folder: Path, root: str) -> SampledLaunch:
         sampled = ProfileWindow(samples, window.seconds, window.steps)
         if sampled.milliseconds > 0:
             windows.append(sampled)
-    return SampledLaunch(tuple(windows))
+    return tuple(windows)
 
 
 def _read_traces(files: ProfileFiles, folder: Path, problems: list[str]) -> list[TraceProfile]:

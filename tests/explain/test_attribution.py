@@ -75,7 +75,7 @@ def launch(times: Times) -> SampledLaunch:
         for frames, count in counts.items()
         if count
     )
-    return SampledLaunch((ProfileWindow(samples, 10.0, 200.0),))
+    return (ProfileWindow(samples, 10.0, 200.0),)
 
 
 BASE = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 10.0}

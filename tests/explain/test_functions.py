@@ -49,7 +49,7 @@ def launch(times: Mapping[str, float], scale: float = 1.0, windows: int = 2) -> 
             if count
         ),
     )
-    return SampledLaunch(tuple(ProfileWindow(samples, SECONDS, STEPS) for _ in range(windows)))
+    return tuple(ProfileWindow(samples, SECONDS, STEPS) for _ in range(windows))
 
 
 def by_name(rows: tuple[FunctionGrowth, ...]) -> dict[str, FunctionGrowth]:
@@ -126,9 +126,9 @@ def test_growth_below_the_relevant_share_is_none() -> None:
 
 
 def test_a_window_without_steps_is_refused() -> None:
-    empty = SampledLaunch((ProfileWindow((), 1.0, 5.0),))
-    still = SampledLaunch((ProfileWindow(launch({"schedule": 1.0}).windows[0].samples, 1.0, 0.0),))
-    for bad in (empty, still, SampledLaunch(())):
+    empty = (ProfileWindow((), 1.0, 5.0),)
+    still = (ProfileWindow(launch({"schedule": 1.0})[0].samples, 1.0, 0.0),)
+    for bad in (empty, still, ()):
         with pytest.raises(ValueError, match="no samples or no steps"):
             compare_functions([bad], [launch({"schedule": 1.0})])
     with pytest.raises(ValueError, match="needs a profile launch"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.explain.diff import DiffLink, StackDiff, assigned_names, find_link
+from perfbisect.explain.diff import DiffLink, StackDiff, find_link
 from tests.explain.diffs import file_diff
 
 SETTINGS = "vllm/v1/settings.py"
@@ -80,6 +80,9 @@ def test_an_import_within_the_function_counts(diff: StackDiff) -> None:
 
 def test_values_are_those_that_changed_lines_assign(diff: StackDiff) -> None:
     assert diff.values(SETTINGS) == (("AUDIT", 1),)
-    source = b"A = 1\nB: int = (\n    2\n)\n\n\nclass C:\n    d = 3\n\n    def f(self):\n        e = 4\n"
-    assert assigned_names(source, frozenset({1, 3, 8, 11})) == (("A", 1), ("B", 3), ("d", 8))
-    assert assigned_names(b"def broken(:\n", frozenset({1})) == ()
+    after = "A = 1\nB: int = (\n    2\n)\n\n\nclass C:\n    d = 3\n\n    def f(self):\n        e = 4\n"
+    before = after.replace("1", "5").replace("2", "6").replace("3", "7").replace("4", "8")
+    changed = StackDiff((file_diff(BEAT, before, after),), ("vllm",))
+    assert changed.lines["after"][BEAT] == {1, 3, 8, 11}
+    assert changed.values(BEAT) == (("A", 1), ("B", 3), ("d", 8))
+    assert StackDiff((file_diff(BEAT, "A = 1\n", "def broken(:\n"),), ("vllm",)).values(BEAT) == ()
