@@ -174,28 +174,72 @@ class Area:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console
         width = max(10, options.max_width - 1)
-        for text in area(self._view, self._now, width, ascii_only=options.ascii_only):
+        for text in self.lines(width, ascii_only=options.ascii_only):
             if options.ascii_only:
                 text.plain = text.plain.encode("ascii", "replace").decode("ascii")
             text.no_wrap = True
             text.truncate(width, overflow="crop" if options.ascii_only else "ellipsis")
             yield text
 
+    def lines(self, width: int, *, ascii_only: bool = False) -> Iterator[Text]:
+        """Posterior, running launches, budget."""
+        yield Text("-" * width if ascii_only else "─" * width, style="dim")
+        view, ramp = self._view, _ASCII if ascii_only else _BLOCKS
+        if view.posterior is not None and len(view.posterior.probabilities) > 1:
+            yield from self._posterior(view.posterior, width, ramp)
+        for slot, attempt in sorted(view.running.items()):
+            yield from self._attempt(slot, attempt, width)
+        for slot, (backoff, until) in sorted(view.waiting.items()):
+            left = max(0.0, until - self._now)
+            yield _row(slot or "waiting", [(f"{left:.0f} s left: ", "bold"), (line(backoff.reason), "")])
+        if view.ended:
+            yield _row("last", [(" | ".join(_value(ended) for ended in view.ended), "")])
+        yield from self._budget(width, ramp)
 
-def area(view: View, now: float, width: int, *, ascii_only: bool = False) -> Iterator[Text]:
-    """The lines of the view: posterior, running launches, budget."""
-    yield Text("-" * width if ascii_only else "─" * width, style="dim")
-    ramp = _ASCII if ascii_only else _BLOCKS
-    if view.posterior is not None and len(view.posterior.probabilities) > 1:
-        yield from _posterior(view, view.posterior, width, ramp)
-    for slot, attempt in sorted(view.running.items()):
-        yield from _attempt(slot, attempt, now, width)
-    for slot, (backoff, until) in sorted(view.waiting.items()):
-        left = max(0.0, until - now)
-        yield _row(slot or "waiting", [(f"{left:.0f} s left: ", "bold"), (line(backoff.reason), "")])
-    if view.ended:
-        yield _row("last", [(" | ".join(_value(ended) for ended in view.ended), "")])
-    yield from _budget(view, now, width, ramp)
+    def _posterior(self, posterior: CandidatesUpdated, width: int, ramp: str) -> Iterator[Text]:
+        p, room = posterior.probabilities, width - _LABEL
+        yield _row("culprit", [(sparkline(p, room, ramp), "cyan")])
+        launches = (attempt.launch for attempt in self._view.running.values())
+        running = {launch.request.position for launch in launches if launch.last}
+        marks = "".join(_mark(part, self._view.outcomes, running) for part in _parts(len(p), room))
+        yield _row("measured", [(marks, "dim")])
+        best = sorted(range(1, len(p)), key=lambda i: -p[i])[:_LEADING]
+        for index in (i for i in best if p[i] >= 0.005):
+            name, subject = posterior.candidates[index]
+            bar = _bar(min(1.0, p[index]), width, ramp, least=1)
+            shown = [(f"{probability(p[index]):<5} ", "bold"), (f"{bar} ", "cyan")]
+            yield _row("", [*shown, (line(name, 12), "bold"), (f" {line(subject, 120)}", "")])
+        yield _row("", [(f"{probability(posterior.none):<5} ", "bold"), ("P(no change)", "dim")])
+
+    def _attempt(self, slot: str, attempt: Running, width: int) -> Iterator[Text]:
+        launch, request = attempt.launch, attempt.launch.request
+        of = f" {request.position}/{launch.last}" if launch.last else ""
+        phase = attempt.phase + (f" of {request.runs}" if attempt.run else "")
+        in_all = f", {_clock(self._now - attempt.began)} in all" if width >= _WIDE else ""
+        parts = [
+            (f"#{launch.number} {line(request.change.short, 12)}{of} ", "bold"),
+            (f"{phase} {_clock(self._now - attempt.since)}", "green"),
+            (in_all, "dim"),
+        ]
+        yield _row(slot or "now", parts)
+        if width >= _WIDE and request.change.subject:
+            yield _row("", [(line(request.change.subject), "")])
+        yield _row("", [(f"{request.purpose}: {line(request.why)}", "dim")])
+
+    def _budget(self, width: int, ramp: str) -> Iterator[Text]:
+        view, now = self._view, self._now
+        spent, began = used(view, now), now if view.began is None else view.began
+        budget, lost = (view.ended[0].budget, view.ended[0].lost) if view.ended else (0.0, 0.0)
+        passed = f", {minutes((now - began) / 60)} by the clock"
+        if not budget:
+            yield _row("used", [(minutes(spent) + passed, "")])
+        else:
+            left = f" {minutes(spent)} of {minutes(budget)}, {minutes(max(0.0, budget - spent))} left"
+            bar = _bar(min(1.0, spent / budget), width, ramp)
+            yield _row("budget", [(bar, "yellow"), (left, ""), (passed if width >= 80 else "", "dim")])
+        if lost and lost / (budget or spent) >= LEAST_SHARE_LOST:
+            share = percent(lost / (budget or spent), False) + (" of the budget" if budget else "")
+            yield _row("lost", [(f"{minutes(lost)}, {share}: discarded or failed", "")])
 
 
 def sparkline(values: Sequence[float], width: int, ramp: str) -> str:
@@ -217,21 +261,6 @@ def _parts(count: int, width: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(edges)]
 
 
-def _posterior(view: View, posterior: CandidatesUpdated, width: int, ramp: str) -> Iterator[Text]:
-    p, room = posterior.probabilities, width - _LABEL
-    yield _row("culprit", [(sparkline(p, room, ramp), "cyan")])
-    running = {attempt.launch.request.position for attempt in view.running.values() if attempt.launch.last}
-    marks = "".join(_mark(part, view.outcomes, running) for part in _parts(len(p), room))
-    yield _row("measured", [(marks, "dim")])
-    best = sorted(range(1, len(p)), key=lambda i: -p[i])[:_LEADING]
-    for index in (i for i in best if p[i] >= 0.005):
-        name, subject = posterior.candidates[index]
-        bar = _bar(min(1.0, p[index]), width, ramp, least=1)
-        shown = [(f"{probability(p[index]):<5} ", "bold"), (f"{bar} ", "cyan")]
-        yield _row("", [*shown, (line(name, 12), "bold"), (f" {line(subject, 120)}", "")])
-    yield _row("", [(f"{probability(posterior.none):<5} ", "bold"), ("P(no change)", "dim")])
-
-
 def _bar(share: float, width: int, ramp: str, least: int = 0) -> str:
     columns = max(4, min(20, width // 6))
     return f"{ramp[-1] * max(least, round(share * columns)):<{columns}}"
@@ -244,38 +273,6 @@ def _mark(part: Iterable[int], outcomes: Mapping[int, str], running: set[int]) -
         return "^"
     found = {outcomes.get(i, "") for i in indices}
     return "o" if "measured" in found else "x" if "failed" in found else " "
-
-
-def _attempt(slot: str, attempt: Running, now: float, width: int) -> Iterator[Text]:
-    launch, request = attempt.launch, attempt.launch.request
-    of = f" {request.position}/{launch.last}" if launch.last else ""
-    phase = attempt.phase + (f" of {request.runs}" if attempt.run else "")
-    yield _row(
-        slot or "now",
-        [
-            (f"#{launch.number} {line(request.change.short, 12)}{of} ", "bold"),
-            (f"{phase} {_clock(now - attempt.since)}", "green"),
-            (f", {_clock(now - attempt.began)} in all" if width >= _WIDE else "", "dim"),
-        ],
-    )
-    if width >= _WIDE and request.change.subject:
-        yield _row("", [(line(request.change.subject), "")])
-    yield _row("", [(f"{request.purpose}: {line(request.why)}", "dim")])
-
-
-def _budget(view: View, now: float, width: int, ramp: str) -> Iterator[Text]:
-    spent, began = used(view, now), now if view.began is None else view.began
-    budget, lost = (view.ended[0].budget, view.ended[0].lost) if view.ended else (0.0, 0.0)
-    passed = f", {minutes((now - began) / 60)} by the clock"
-    if not budget:
-        yield _row("used", [(minutes(spent) + passed, "")])
-    else:
-        left = f" {minutes(spent)} of {minutes(budget)}, {minutes(max(0.0, budget - spent))} left"
-        bar = _bar(min(1.0, spent / budget), width, ramp)
-        yield _row("budget", [(bar, "yellow"), (left, ""), (passed if width >= 80 else "", "dim")])
-    if lost and lost / (budget or spent) >= LEAST_SHARE_LOST:
-        share = f"{percent(lost / budget, False)} of the budget" if budget else percent(lost / spent, False)
-        yield _row("lost", [(f"{minutes(lost)}, {share}: discarded or failed", "")])
 
 
 def _value(ended: LaunchEnded) -> str:

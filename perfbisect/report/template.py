@@ -202,7 +202,7 @@ class _Reader:
             parts = _parts(node)
             if len(parts) == 1 and parts[0].type == "image":
                 name = _address(parts[0], "src")
-                yield from _figure(self._figures.get(name), name, _plain(_inline(parts[0].children)))
+                yield from self._figure(name, _plain(_inline(parts[0].children)))
             elif len(parts) == 1 and parts[0].type == "em":
                 yield Paragraph(_inline(parts[0].children), quiet=True)
             else:
@@ -218,15 +218,15 @@ class _Reader:
         else:
             raise ValueError(f"{self._template}: a report has no {node.type}")
 
-
-def _figure(plotted: Plotted, name: str, caption: str) -> tuple[Block, ...]:
-    if plotted is None or isinstance(plotted, tuple):
-        return plotted or ()
-    if isinstance(plotted, FlameDocument):
-        return (FlameGraph(caption, plotted),)
-    if isinstance(plotted, DiffFileDocument):
-        return (FileLines(plotted),)
-    return (Figure(name, caption, plotted),)
+    def _figure(self, name: str, caption: str) -> tuple[Block, ...]:
+        plotted = self._figures.get(name)
+        if plotted is None or isinstance(plotted, tuple):
+            return plotted or ()
+        if isinstance(plotted, FlameDocument):
+            return (FlameGraph(caption, plotted),)
+        if isinstance(plotted, DiffFileDocument):
+            return (FileLines(plotted),)
+        return (Figure(name, caption, plotted),)
 
 
 def _parts(node: SyntaxTreeNode) -> list[SyntaxTreeNode]:

@@ -15,7 +15,7 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.jobs.events import JobEvent, MachineBackoff
 from perfbisect.jobs.folders import Job
 from perfbisect.report.console import notice_lines
-from perfbisect.report.live import Area, Live, View, after, area, sparkline, used
+from perfbisect.report.live import Area, Live, View, after, sparkline, used
 from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import Watch, World, history, verdict
 from tests.report.live_session import CHANGES, COUNT, CULPRIT, notices
@@ -34,7 +34,7 @@ def view_after(count: int | None = None) -> View:
 
 
 def texts(view: View, now: float, width: int) -> list[str]:
-    return [text.plain for text in area(view, now, width)]
+    return [text.plain for text in Area(view, now).lines(width)]
 
 
 @pytest.mark.parametrize("width", [40, 120])
@@ -160,7 +160,7 @@ def test_the_area_says_what_is_believed_what_runs_and_what_is_left() -> None:
 
 
 def test_marks_stand_below_their_positions() -> None:
-    rows = {text.plain[:9].strip(): text.plain[9:] for text in area(view_after(15), 0.0, 100)}
+    rows = {text.plain[:9].strip(): text.plain[9:] for text in Area(view_after(15), 0.0).lines(100)}
     assert len(rows["culprit"]) == len(rows["measured"]) == COUNT
     assert rows["measured"] == "o" + " " * 22 + "^"
     assert rows["culprit"].index("█") == CULPRIT
