@@ -33,9 +33,9 @@ from perfbisect.series.series import CellSeries
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.sources.kanban import RAW
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import find_alert, rank_alert, window_between
+from perfbisect.series.suspects.job import find_alert, rank_alert
 from perfbisect.series.suspects.table import load_suspect_table
-from perfbisect.series.suspects.window import MainLine
+from perfbisect.series.suspects.window import MainLine, commit_window
 from tests.history_repo import HistoryRepository, history_repository
 from tests.series.made import series_of
 from tests.shared import data
@@ -312,8 +312,8 @@ def test_the_window_of_the_break_holds_the_culprit(store: SeriesStore) -> None:
     )
     points = store.points()
     builds = {p.build.name: p.build for p in points}
-    found = window_between(line, points, builds["6388"], builds["6433"])
+    found = commit_window(line, points, builds["6388"], builds["6433"])
     assert len(found.commits) <= 12
     assert any(commit.id.startswith("5d58abb1") for commit in found.commits)
-    wider = window_between(line, points, builds["6346"], builds["6433"])
+    wider = commit_window(line, points, builds["6346"], builds["6433"])
     assert set(found.commits) < set(wider.commits), "a night that is missing widens it"

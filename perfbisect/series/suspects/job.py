@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,6 @@ from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest_cells, parse_result_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import bisect_command, commit_weights_text
-from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.commit_details import Evidence, OnsetNight, Ranking, RequestPhase
@@ -23,7 +22,7 @@ from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.model import SET
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.points import Build, Point
+from perfbisect.series.points import Point
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import SuspectTable
@@ -34,20 +33,11 @@ from perfbisect.series.suspects.window import (
     build_question,
     commit_window,
     locate_build,
+    start_time,
 )
 
 _CLONE_AGE = timedelta(days=1)
 """How long before a night the main line may have had its last commit, in a clone that is up to date."""
-
-
-def start_time(points: Sequence[Point], build: Build) -> datetime:
-    """When a build's first result began."""
-    return min(moment(point.began) for point in points if point.build.key == build.key)
-
-
-def window_between(line: MainLine, points: Sequence[Point], before: Build, after: Build) -> CommitWindow:
-    """The commits between two builds of these points. :raises RevisionError: the history lacks them."""
-    return commit_window(line, (before, start_time(points, before)), (after, start_time(points, after)))
 
 
 def onset_ends(
@@ -67,7 +57,7 @@ def onset_ends(
         return before.commit, last.commit
     if line is None:
         return None
-    window = window_between(line, points, before, last)
+    window = commit_window(line, points, before, last)
     return line.commits[window.before.earliest].id, line.commits[window.after.latest].id
 
 
@@ -119,7 +109,7 @@ def rank_alert(
     places = [place for place in finding.point.places if place > 0]
     onsets = []
     for place in places:
-        window = window_between(line, points, measured[place - 1].build, measured[place].build)
+        window = commit_window(line, points, measured[place - 1].build, measured[place].build)
         commits = frozenset(commit.id for commit in window.commits)
         onsets.append((OnsetNight(measured[place].night, SET / len(places), commits), window))
     cells = [replace(cell, hit=is_affected(cell, finding)) for cell in analysis.index.measured_cells(finding)]
@@ -147,7 +137,7 @@ def _aftermath(
         first = recovery(finding)
         if first is not None and other.worse == alert.worse:
             slow, good = (finding.series.points[place].build for place in (first - 1, first))
-            window = window_between(line, points, slow, good)
+            window = commit_window(line, points, slow, good)
             return window.before, window
         if other is alert and own.after[-1] + 1 < len(own.series.values):
             break  # It was measured again, and is at another level.

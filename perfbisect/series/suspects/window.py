@@ -28,7 +28,7 @@ from perfbisect.model.commit_details import (
     Phase,
     SuspectQuestion,
 )
-from perfbisect.series.points import Build
+from perfbisect.series.points import Build, Point
 
 LEAD = timedelta(hours=6)
 """vLLM-Omni's nightly builds an image and waits for machines, for hours, and reports neither."""
@@ -144,19 +144,24 @@ def locate_build(line: MainLine, build: Build, began: datetime) -> LinePosition:
     return LinePosition(earliest, line.last_before(latest, surely=False))
 
 
-def commit_window(
-    line: MainLine, before: tuple[Build, datetime], after: tuple[Build, datetime]
-) -> CommitWindow:
-    """The commits between two builds, each with the moment at which its first result began.
+def start_time(points: Sequence[Point], build: Build) -> datetime:
+    """When a build's first result began."""
+    return min(moment(point.began) for point in points if point.build.key == build.key)
+
+
+def commit_window(line: MainLine, points: Sequence[Point], before: Build, after: Build) -> CommitWindow:
+    """The commits between two builds of these points.
 
     :raises RevisionError: as :func:`locate_build`.
     :raises ValueError: the builds are in the wrong order.
     """
-    if before[1] > after[1]:
-        raise ValueError(f"build {before[0].name} began after build {after[0].name}")
-    left, right = locate_build(line, *before), locate_build(line, *after)
+    began, later = start_time(points, before), start_time(points, after)
+    if began > later:
+        raise ValueError(f"build {before.name} began after build {after.name}")
+    left, right = locate_build(line, before, began), locate_build(line, after, later)
     commits = line.commits[left.earliest + 1 : max(right.latest, left.earliest) + 1]
-    return CommitWindow(commits, left, right, (_found_by(*before, left), _found_by(*after, right)))
+    found_by = _found_by(before, began, left), _found_by(after, later, right)
+    return CommitWindow(commits, left, right, found_by)
 
 
 def _found_by(build: Build, began: datetime, position: LinePosition) -> Evidence:

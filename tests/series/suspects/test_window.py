@@ -15,7 +15,7 @@ from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.model.commit_details import OnsetNight, SuspectQuestion
 from perfbisect.series.findings import select_alerts
-from perfbisect.series.points import Build
+from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.suspects.job import cell_of_ours
 from perfbisect.series.suspects.window import (
     CommitWindow,
@@ -45,6 +45,15 @@ def build(name: str = "1", **known: str) -> Build:
     return Build("kanban", "p", name, **known)
 
 
+def window(line: MainLine, before: tuple[Build, float], after: tuple[Build, float]) -> CommitWindow:
+    """Between two builds whose first results began so many hours after the beginning of April."""
+    points = [
+        Point(build=of, workload=Workload("chat"), began=at(hours).isoformat(), ended="", values={})
+        for of, hours in (before, after)
+    ]
+    return commit_window(line, points, before[0], after[0])
+
+
 SECOND = line(0, 10, 20).commits[1].id
 
 
@@ -64,12 +73,11 @@ def test_the_place_of_a_build(known: dict[str, str], began: float) -> None:
 
 def test_a_window_goes_from_the_earliest_to_the_latest() -> None:
     commits = line(0, 10, 12, 30, 35, 60)
-    found = commit_window(commits, (build("1"), at(15)), (build("2"), at(39)))
+    found = window(commits, (build("1"), 15), (build("2"), 39))
     assert [int(c.id[:8], 16) for c in found.commits] == [1, 2, 3, 4]
     assert [(found.kind, found.values["hours"]) for found in found.found_by] == [("build began", 6.0)] * 2
-    known = commit_window(
-        commits, (build("1", commit=commits.commits[2].id), at(15)), (build("2", fixed=stamp(at(36))), at(39))
-    )
+    reported, made = build("1", commit=commits.commits[2].id), build("2", fixed=stamp(at(36)))
+    known = window(commits, (reported, 15), (made, 39))
     assert [int(c.id[:8], 16) for c in known.commits] == [3, 4]
 
 
@@ -91,7 +99,7 @@ def test_a_history_that_begins_too_late_is_told() -> None:
 
 def test_builds_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValueError, match="began after"):
-        commit_window(line(0), (build("2"), at(9)), (build("1"), at(8)))
+        window(line(0), (build("2"), 9), (build("1"), 8))
 
 
 hours = st.lists(st.floats(0, 200), min_size=1, max_size=12)
@@ -108,7 +116,7 @@ def test_the_guilty_commit_is_in_the_window(
         chosen = max(i for i, c in enumerate(commits.commits) if c.date <= stamp(at(began - before)))
         builds.append((name, began, chosen))
     (_, left, has), (_, right, gets) = builds
-    found = commit_window(commits, (build("1"), at(left)), (build("2"), at(right)))
+    found = window(commits, (build("1"), left), (build("2"), right))
     guilty = {c.id for c in commits.commits[has + 1 : gets + 1]}
     assert guilty <= {c.id for c in found.commits}
 
