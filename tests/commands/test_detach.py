@@ -112,6 +112,7 @@ def test_a_detached_job_is_watched_and_stopped(bench: Bench) -> None:
     assert type_json("stop", left["job"])["asked"] is False
 
 
+@pytest.mark.processes
 def test_a_killed_one_is_unfinished_and_is_resumed_once(bench: Bench) -> None:
     left = run(bench, *LONG, "--detach")
     until(lambda: bool(marked(bench.state)))  # a launch's processes outlive the driver

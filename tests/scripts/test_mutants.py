@@ -34,6 +34,7 @@ def test_what_has_moved_is_named(tmp_path: Path) -> None:
     assert moved.startswith("b.py: ")
 
 
+@pytest.mark.processes
 def test_the_test_that_fails_is_named(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     test = tmp_path / "tests" / "test_a.py"
