@@ -167,6 +167,18 @@ class CheckResult(VerdictResult):
     change: Change
     recorded: tuple[RecordedDocument, ...] = ()
 
+    def report(self) -> Report:
+        headline = self.headline
+        limits = [] if headline.line is None else [Limit("threshold", headline.line)]
+        limits += [
+            Limit(f"recorded {level.change.short}", level.value)
+            for level in self.recorded
+            if level.value is not None
+        ]
+        group = LaunchGroup(self.change.short, "@search", "square", self.launches, headline.right)
+        plot = launches_plot([group], self.metric, limits)
+        return render_report("experiments/templates/check.md.jinja", {"r": self}, {"launches": plot})
+
 
 def recorded_document(level: RecordedLevel, metric: MetricRef) -> RecordedDocument:
     """A recorded level as a result names it; its value is the median of its launches."""
@@ -233,28 +245,11 @@ def _sentences(plan: CheckPlan, result: CheckResult) -> tuple[str, ...]:
     return render_sentences("experiments/templates/check.summary.jinja", values)
 
 
-def check_report(result: CheckResult) -> Report:
-    """The report of a check."""
-    headline = result.headline
-    limits = [] if headline.line is None else [Limit("threshold", headline.line)]
-    limits += [
-        Limit(f"recorded {level.change.short}", level.value)
-        for level in result.recorded
-        if level.value is not None
-    ]
-    group = LaunchGroup(result.change.short, "@search", "square", result.launches, headline.right)
-    return render_report(
-        "experiments/templates/check.md.jinja",
-        {"r": result},
-        {"launches": launches_plot([group], result.metric, limits)},
-    )
-
-
 CHECK: Final = Experiment(
     plan=CheckPlan,
     result=read_check,
     status=lambda result: result.status(result.effects),
-    report=check_report,
+    report=CheckResult.report,
     client_change=lambda plan: plan.change,
     policy=lambda _job, plan, _tools: RULE.policy(plan),
 )

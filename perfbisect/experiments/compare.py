@@ -224,6 +224,29 @@ class CompareResult(VerdictResult):
     phases: PhasesDocument | None = None
     """None for launches without counters."""
 
+    def report(self) -> Report:
+        """The report of a comparison, or of the check that asked for it."""
+        headline = self.headline
+        sides = zip((self.a, self.b), (headline.left, headline.right), strict=True)
+        groups = [
+            LaunchGroup(
+                f"{SIDES[index].upper()}: {side.name}",
+                ("@end", "@search")[index],
+                ("circle", "square")[index],
+                tuple(launch for launch in self.launches if launch.position == index),
+                level,
+            )
+            for index, (side, level) in enumerate(sides)
+        ]
+        return render_report(
+            "experiments/templates/compare.md.jinja",
+            {"r": self, "moved_phases": moved_sentences(self.phases)},
+            {
+                "launches": launches_plot(groups, self.metric),
+                "phases": phase_blocks(self.phases) if self.phases else None,
+            },
+        )
+
 
 def read_comparison(job: Job, events: Sequence[JournalEvent]) -> CompareResult:
     """How a comparison ended, or how far it is; a UsageError says why the journal holds none."""
@@ -401,36 +424,11 @@ def _status(result: CompareResult) -> JobStatus:
     return result.status(f"by a guard, {result.effects}" if result.by_guard else result.effects)
 
 
-def compare_report(result: CompareResult) -> Report:
-    """The report of a comparison, or of the check that asked for it."""
-    headline = result.headline
-    sides = zip((result.a, result.b), (headline.left, headline.right), strict=True)
-    groups = [
-        LaunchGroup(
-            f"{SIDES[index].upper()}: {side.name}",
-            ("@end", "@search")[index],
-            ("circle", "square")[index],
-            tuple(launch for launch in result.launches if launch.position == index),
-            level,
-        )
-        for index, (side, level) in enumerate(sides)
-    ]
-    phases = result.phases
-    return render_report(
-        "experiments/templates/compare.md.jinja",
-        {"r": result, "moved_phases": moved_sentences(phases)},
-        {
-            "launches": launches_plot(groups, result.metric),
-            "phases": phase_blocks(phases) if phases else None,
-        },
-    )
-
-
 COMPARE: Final = Experiment(
     plan=ComparePlan,
     result=read_comparison,
     status=_status,
-    report=compare_report,
+    report=CompareResult.report,
     client_change=lambda plan: plan.b.change,
     policy=lambda _job, plan, _tools: RULE.policy(plan),
 )

@@ -64,6 +64,12 @@ class ChangeResult(MeasurementResult):
         """The metric of the job; None before it was measured."""
         return next((row for row in self.metrics if row.display == self.metric.display), None)
 
+    def report(self) -> Report:
+        level = self.headline.median if self.headline else None
+        group = LaunchGroup(self.change.short, "@end", "circle", self.launches, level)
+        plot = launches_plot([group], self.metric)
+        return render_report("experiments/templates/run.md.jinja", {"r": self}, {"launches": plot})
+
 
 def read_run(job: Job, events: Sequence[JournalEvent]) -> ChangeResult:
     """What was measured so far; a UsageError says why the journal holds no run."""
@@ -104,23 +110,12 @@ def _status(result: ChangeResult) -> JobStatus:
     return result.status(f"{metric.name} {with_unit(row.median, metric.unit)}" if row else "")
 
 
-def run_report(result: ChangeResult) -> Report:
-    """The report of a run."""
-    level = result.headline.median if result.headline else None
-    group = LaunchGroup(result.change.short, "@end", "circle", result.launches, level)
-    return render_report(
-        "experiments/templates/run.md.jinja",
-        {"r": result},
-        {"launches": launches_plot([group], result.metric)},
-    )
-
-
 RULE: Final[MeasurementRule[RunPlan]] = MeasurementRule()
 RUN: Final = Experiment(
     plan=RunPlan,
     result=read_run,
     status=_status,
-    report=run_report,
+    report=ChangeResult.report,
     client_change=lambda plan: plan.change,
     policy=lambda _job, plan, _tools: RULE.policy(plan),
 )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.experiments.claims import Claim, Settled
+from perfbisect.experiments.claims import Claim, Settled, combine_claims
 from perfbisect.experiments.compare import CompareResult
 from perfbisect.jobs.documents import ConclusionDocument
 from perfbisect.report.document import Report
@@ -57,9 +57,7 @@ class VerifyResult(ComparisonsResult):
     @classmethod
     def of(cls, claim: Claim, comparisons: Sequence[CompareResult]) -> VerifyResult:
         """The result of a claim's comparisons; one cell refutes it."""
-        verdicts = {result.claim for result in comparisons}
-        verdict: Settled = "holds" if verdicts == {"holds"} else "inconclusive"
-        verdict = "refuted" if "refuted" in verdicts else verdict
+        verdict = combine_claims((result.claim for result in comparisons), is_refuted=False)
         deciding = next((result for result in comparisons if result.claim == verdict), comparisons[0])
         headline = f"{claim.claim} ({claim.expect.metric} {claim.expect.change}): {verdict}"
         return cls(

@@ -13,8 +13,7 @@ from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
-from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, check_report, level_of_job
-from perfbisect.experiments.compare import compare_report
+from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, level_of_job
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import SideRefusedError, build_check_plan
 from perfbisect.jobs.folders import Job
@@ -78,7 +77,7 @@ def test_worse_than_the_baseline_by_more_fails(new_job: MakeJob, baseline: MakeL
     assert "(8 launches of 2026-01-01, job " in result.summary[0]
     assert result.next.startswith("perfbisect bisect tiny --good 000000000000 --bad 010101010101")
     assert CheckResult.model_validate_json(result.text()) == result
-    report = check_report(result)
+    report = result.report()
     assert report.heading == "Check of 010101010101 on tiny: failed"
     lines = [shape["y0"] for shape in only_figure(report).plot["layout"]["shapes"]]
     assert lines == [result.headline.right, result.headline.line, recorded]
@@ -269,6 +268,6 @@ def test_against_a_revision(
     assert headline.line == pytest.approx((1 + worse) * headline.left)
     by_guard = " by a guard" if "tokens" in world else ""
     title = "Check of 010101010101 against 000000000000 on tiny"
-    judged = next(row for row in report_lines(compare_report(compared)) if row.lstrip().startswith("* "))
+    judged = next(row for row in report_lines(compared.report()) if row.lstrip().startswith("* "))
     assert by_guard or judged.endswith(f" {verdict}"), "one verdict"
-    assert compare_report(compared).heading == f"{title}: {verdict}{by_guard}"
+    assert compared.report().heading == f"{title}: {verdict}{by_guard}"

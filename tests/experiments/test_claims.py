@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from perfbisect.commands.claims import find_claim
 from perfbisect.errors import LocatedError
 from perfbisect.experiments.claims import parse_change
-from perfbisect.experiments.compare import compare_report
 from perfbisect.jobs.folders import Job
 from tests.experiments.factory import CHANGES, measured
 from tests.jobs.world import World
@@ -137,7 +136,7 @@ def test_what_is_settled_asks_for_nothing_more(
     assert result.claim == claim
     sides = "010101010101 against 000000000000 on tiny"
     title = f"Check of {sides}" if "max_regression" in asked else f"Comparison of {sides}"
-    assert compare_report(result).heading == f"{title}: {heading}"
+    assert result.report().heading == f"{title}: {heading}"
     assert result.next.startswith(f"perfbisect {command} ")
     open_question = any("inconclusive" in text or "A verdict takes" in text for text in result.summary)
     assert open_question == (claim == "inconclusive")

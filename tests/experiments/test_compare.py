@@ -19,7 +19,6 @@ from perfbisect.experiments.compare import (
     COMPARE,
     ComparePlan,
     CompareResult,
-    compare_report,
     read_comparison,
 )
 from perfbisect.experiments.measure import MetricResult, SidePlan, combine_words, measured_launches
@@ -170,7 +169,7 @@ def test_fewer_drafts_that_are_accepted_are_a_regression_by_guard(job: Job) -> N
     assert (drafts.guard, drafts.absolute, drafts.verdict) == (True, True, "regression")
     assert drafts.low < 656 / 2094 - 1024 / 2034 < drafts.high < 0
     assert rows["tpot"].verdict == "regression"
-    lines = report_lines(compare_report(result))
+    lines = report_lines(result.report())
     assert lines[0].endswith(": regression by a guard")
     assert any(line.split()[:2] == ["*", "itl"] for line in lines)
     assert any(line.split()[:2] == ["!", "spec_decode_acceptance_rate"] for line in lines)
@@ -282,7 +281,7 @@ def test_a_guard_that_nobody_reported_guards_nothing(job: Job, new_job: Callable
 
 def test_the_page_plots_both_sides_with_their_levels(job: Job) -> None:
     result = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
-    report = compare_report(result)
+    report = result.report()
     figure = only_figure(report)
     sides = {trace["name"]: trace for trace in figure.plot["data"] if trace.get("hovertemplate")}
     assert list(sides) == ["A: 000000000000", "B: 010101010101"]
@@ -311,7 +310,7 @@ def test_a_scheduler_of_one_stage_that_differs_is_told(job: Job) -> None:
     row = ("stage 0 scheduler", "OmniARScheduler", "OmniARAsyncScheduler")
     assert result.log_differences == (row,)
     assert json.loads(result.model_dump_json(by_alias=True))["log_differences"] == [list(row)]
-    told = report_markdown(compare_report(result))
+    told = report_markdown(result.report())
     assert "| `stage 0 scheduler` | `OmniARScheduler` | `OmniARAsyncScheduler` |" in told
 
 
@@ -363,7 +362,7 @@ def test_several_metrics_have_one_verdict(
     assert [row.name for row in result.metrics if row.judged] == ["tpot", "ttft"]
     assert COMPARE.status(result).exit_code == (3 if verdict == "regression" else 0)
     assert not result.by_guard
-    lines = report_lines(compare_report(result))
+    lines = report_lines(result.report())
     assert [line.split()[1] for line in lines if line.strip().startswith("* ")][:2] == ["tpot", "ttft"]
     assert any("ttft" in line or "time to first token" in line for line in result.summary)
     assert ("--metric ttft" in result.next) == (ttft > 0), "the metric that got worse is bisected"
@@ -425,7 +424,7 @@ def test_no_failures_on_either_side_are_the_same_by_the_rule_of_three(job: Job) 
     assert guard.high == -guard.low == pytest.approx(3 / count, rel=0.01)
     said = f"none of {count} in A, none of {count} in B"
     assert guard.note == said
-    assert any("failed" in text and f"same ({said})" in text for text in report_lines(compare_report(result)))
+    assert any("failed" in text and f"same ({said})" in text for text in report_lines(result.report()))
 
 
 def test_a_guard_that_never_varied_did_not_move(job: Job) -> None:

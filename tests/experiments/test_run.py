@@ -10,7 +10,7 @@ from perfbisect.bisect.job import BISECT, amend
 from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, ServerError, UsageError
-from perfbisect.experiments.run import RUN, ChangeResult, read_run, run_report
+from perfbisect.experiments.run import RUN, ChangeResult, read_run
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.runner import JobContext
@@ -40,7 +40,7 @@ def test_every_launch_is_measured_and_summed_up(tmp_path: Path) -> None:
     assert {m.name for m in result.metrics} >= {"tpot:p99", "output_throughput", "failed"}
     assert result.minutes.by_phase["launch"] == pytest.approx(3 * 30 / 60)
     assert ChangeResult.model_validate_json(result.text()) == result
-    assert "## Every launch" in report_markdown(run_report(result))
+    assert "## Every launch" in report_markdown(result.report())
     assert run(job, watch.tools(world)) == result, "done is done"
 
 
