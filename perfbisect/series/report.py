@@ -68,11 +68,6 @@ def sentences_of(
     return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, about: list(items)})
 
 
-def size_text(effect: float) -> str:
-    """``+12.3 %``, or ``x 24`` where it is more than threefold."""
-    return f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect)
-
-
 def change_text(metric: str, value: float | None) -> str:
     """A change of a metric: as a percentage, of a share as the difference."""
     if value is None:
@@ -112,7 +107,8 @@ FUNCTIONS: Mapping[str, object] = {
     "middle": median_high,
     "night_of": night_of,
     "refusals": count_refusals,
-    "size": size_text,
+    # +12.3 %, or x 24 where it is more than threefold.
+    "size": lambda effect: f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect),
     "times": times_text,
 }
 """What the templates of series call."""

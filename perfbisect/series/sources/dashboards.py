@@ -236,9 +236,13 @@ def _read_run(records: list[Mapping[str, Any]]) -> DashboardResult:
     )
     rate = asked.get("request_rate")
     commit, torch = _versions(repository, first)
+    # Seconds since 1970, as a number or as text.
+    seconds, began = _as_number(first.get("timestamp")), ""
+    with suppress(ValueError, OverflowError, OSError):
+        began = stamp(datetime.fromtimestamp(seconds, timezone.utc)) if isinstance(seconds, float) else ""
     return DashboardResult(
         pipeline=f"HUD {first.get('repo') or ''}".strip(),
-        began=_time(first.get("timestamp")),
+        began=began,
         workload=Workload(
             test="-".join(filter(None, words)),
             dataset=str(args.get("dataset_name") or ""),
@@ -260,15 +264,6 @@ def _read_run(records: list[Mapping[str, Any]]) -> DashboardResult:
         commit=commit,
         branch=str(first.get("head_branch") or "").removeprefix("refs/heads/").removesuffix("(main)"),
     )
-
-
-def _time(timestamp: object) -> str:
-    """Seconds since 1970, as a number or as text."""
-    seconds = _as_number(timestamp)
-    try:
-        return stamp(datetime.fromtimestamp(seconds, timezone.utc)) if isinstance(seconds, float) else ""
-    except (ValueError, OverflowError, OSError):
-        return ""
 
 
 def _run_values(published: Mapping[str, list[object]]) -> Iterator[tuple[str, float]]:
