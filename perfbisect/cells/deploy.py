@@ -103,16 +103,27 @@ def read_deploy(text: str, file: Path) -> Located | None:
 
 
 def deploy_documents(deploy: DeployYaml | None, root: str = "") -> tuple[Located, ...]:
-    """The deploy YAML of a cell after those it inherits from: pinned, or in the change's tree at ``root``."""
+    """The deploy YAML of a cell, pinned or in the change's tree at ``root``.
 
-    def read(path: str) -> str | None:
-        with suppress(OSError, UnicodeDecodeError):
-            return Path(path).read_text(encoding="utf-8")
-        return None
-
-    if deploy is not None and deploy.origin is not None and root:
-        return inherited_documents(f"{root}/{deploy.path}", read)
-    return pinned_documents(deploy)
+    That of a change comes after those that it inherits from (``base_config``), as far as they can be read.
+    """
+    if deploy is None or deploy.origin is None or not root:
+        return pinned_documents(deploy)
+    path, found = f"{root}/{deploy.path}", dict[str, Located]()
+    # Two files may inherit from each other: each is read once.
+    while path not in found:
+        try:
+            document = read_deploy(Path(path).read_text(encoding="utf-8"), Path(path))
+        except (OSError, UnicodeDecodeError):
+            break
+        if document is None or not isinstance(document.data, dict):
+            break
+        found[path] = document
+        base = document.data.get("base_config")
+        if not isinstance(base, str):
+            break
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), base))
+    return tuple(reversed(found.values()))
 
 
 def pinned_documents(deploy: DeployYaml | None) -> tuple[Located, ...]:
@@ -122,23 +133,6 @@ def pinned_documents(deploy: DeployYaml | None) -> tuple[Located, ...]:
     name = f"{deploy.path} at {deploy.at}" if deploy.at else deploy.file or "deploy_yaml"
     document = read_deploy(deploy.text, Path(name))
     return () if document is None else (document,)
-
-
-def inherited_documents(path: str, read: Callable[[str], str | None]) -> tuple[Located, ...]:
-    """A deploy YAML after those that it inherits from (``base_config``), as far as they can be read."""
-    found: dict[str, Located] = {}
-    # Two files may inherit from each other: each is read once.
-    while path not in found:
-        text = read(path)
-        document = read_deploy(text, Path(path)) if text is not None else None
-        if document is None or not isinstance(document.data, dict):
-            break
-        found[path] = document
-        base = document.data.get("base_config")
-        if not isinstance(base, str):
-            break
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), base))
-    return tuple(reversed(found.values()))
 
 
 def placed_stages(

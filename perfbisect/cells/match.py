@@ -458,7 +458,7 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     options = {name.replace("_", "-"): value for name, value in sampling.items()}
     client = {name: value for name, value in cell.client.args.items() if not _REPORTING.match(name)}
     own = {**cell.dataset_args, **client, **options}
-    if _is_silent_on_temperature(report, cell):
+    if is_silent_on_temperature(report, cell):
         own.pop("temperature", None)
     names = {*report.arguments, *(own if report.closed else ())}
     rows += [(name, report.arguments.get(name, "-"), own.get(name, "-")) for name in sorted(names)]
@@ -487,15 +487,9 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     return tuple(rows)
 
 
-def _is_silent_on_temperature(report: ReportedWorkload, cell: Cell) -> bool:
+def is_silent_on_temperature(report: ReportedWorkload, cell: Cell) -> bool:
     """Whether the cell asks for 0 and the report is silent: vLLM's client sent 0 by default until v0.15."""
     return report.closed and cell.sampling.temperature == 0 and "temperature" not in report.arguments
-
-
-def unsaid(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[str, ...]:
-    """What of these cells the report does not determine."""
-    silent = any(_is_silent_on_temperature(report, cell) for cell in cells)
-    return (*report.missing, *(["temperature"] if silent else []))
 
 
 def _is_of_test(report: ReportedWorkload, cell: Cell) -> bool:

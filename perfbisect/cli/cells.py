@@ -22,7 +22,7 @@ from perfbisect.cells.importers.base import (
 )
 from perfbisect.cells.lint import Checkout, LintFinding, lint
 from perfbisect.cells.loading import known_cells, list_cells, load_cell, load_cells
-from perfbisect.cells.match import nearest_cells, parse_report, unsaid
+from perfbisect.cells.match import is_silent_on_temperature, nearest_cells, parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.commands.options import Client, Env, InRepository, Repo
 from perfbisect.commands.output import CommandResult, report_text
@@ -272,9 +272,10 @@ def match(
     others = [cell for path in dict.fromkeys(files) for cell in load_cells(path)]
     matches = nearest_cells(reported, [*known, *others])
     exact = [match for match in matches if match.exact]
+    is_silent = any(is_silent_on_temperature(reported, match.cell) for match in exact)
     document = CellsMatchDocument(
         exact=bool(exact) and not reported.unread,
-        missing=unsaid(reported, (match.cell for match in exact)),
+        missing=(*reported.missing, *(["temperature"] if is_silent else [])),
         unread=reported.unread,
         apart=tuple(
             sorted(

@@ -170,36 +170,36 @@ def _environment(checkout: DetectedCheckout) -> SettingChoice:
             "  env: command:./environment.sh {sha} {env}",
         )
         return SettingChoice("env", "", open_why)
-    if checkout.engine != "vllm_omni":
-        return _overlay_environment(checkout)
-    pinned_why = [
-        "How a commit gets an environment: its Python over the vLLM it pins, one installation a pin.",
-        f"{DOCKERFILE} has the pin; a pinned commit is installed from vLLM's wheel index.",
-    ]
-    if checkout.pins is None or checkout.pins.kind == "unknown":
-        pinned_why += [
-            "HEAD pins no vLLM and cannot be built this way. One vLLM for all commits:",
-            "  env: source,package=vllm_omni,with=vllm==VERSION",
+    if checkout.engine == "vllm_omni":
+        pinned_why = [
+            "How a commit gets an environment: its Python over the vLLM it pins, one installation a pin.",
+            f"{DOCKERFILE} has the pin; a pinned commit is installed from vLLM's wheel index.",
         ]
-    return SettingChoice("env", f"pinned:vllm_omni,wheel={INDEX}", tuple(pinned_why))
-
-
-def _overlay_environment(checkout: DetectedCheckout) -> SettingChoice:
-    specs, why = [], ["How a commit gets an environment, the cheapest way first:"]
+        if checkout.pins is None or checkout.pins.kind == "unknown":
+            pinned_why += [
+                "HEAD pins no vLLM and cannot be built this way. One vLLM for all commits:",
+                "  env: source,package=vllm_omni,with=vllm==VERSION",
+            ]
+        return SettingChoice("env", f"pinned:vllm_omni,wheel={INDEX}", tuple(pinned_why))
+    specs, overlay_why = [], ["How a commit gets an environment, the cheapest way first:"]
     if checkout.releases:
         tag, base = checkout.releases[0], _release(checkout)
         specs.append(f"overlay:{base},base={tag}")
-        why.append(f"- its Python over the compiled files of {base}, if nothing compiled differs: a second;")
+        overlay_why.append(
+            f"- its Python over the compiled files of {base}, if nothing compiled differs: a second;"
+        )
     else:
-        why.append(
+        overlay_why.append(
             "- there is no release tag up to HEAD: git fetch --tags, then init --force, saves much time;"
         )
     specs.append(f"overlay:{INDEX}")
-    why.append("- its Python over the nearest wheel in vLLM's index of main with equal compiled files;")
+    overlay_why.append(
+        "- its Python over the nearest wheel in vLLM's index of main with equal compiled files;"
+    )
     if not checkout.upstream:
         specs.append("source")
-        why.append("- from source: commits of a fork have no wheels. Minutes to an hour for each.")
-    return SettingChoice("env", ",".join(specs), tuple(why))
+        overlay_why.append("- from source: commits of a fork have no wheels. Minutes to an hour for each.")
+    return SettingChoice("env", ",".join(specs), tuple(overlay_why))
 
 
 def _client(checkout: DetectedCheckout) -> SettingChoice | None:

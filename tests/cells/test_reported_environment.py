@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.cells.match import Difference, differing, parse_report, unsaid
+from perfbisect.cells.match import Difference, differing, is_silent_on_temperature, parse_report
 from perfbisect.commands.setups import require_workload
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell
@@ -102,7 +102,7 @@ def test_a_secret_is_compared_and_not_told() -> None:
 def test_a_report_without_a_temperature_agrees_with_that_of_older_clients() -> None:
     silent = BENCH.replace(" --temperature 0", "")
     assert rows(silent, PLAIN) == ()
-    assert "temperature" in unsaid(parse_report(silent), [PLAIN])
-    assert "temperature" not in unsaid(parse_report(BENCH), [PLAIN])
+    assert is_silent_on_temperature(parse_report(silent), PLAIN)
+    assert not is_silent_on_temperature(parse_report(BENCH), PLAIN)
     warm = PLAIN.model_copy(update={"sampling": PLAIN.sampling.model_copy(update={"temperature": 0.7})})
     assert rows(silent, warm) == (("temperature", "-", 0.7),)

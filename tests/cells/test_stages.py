@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cells.deploy import PlacedStage, inherited_documents, placed_stages, read_deploy
+from perfbisect.cells.deploy import PlacedStage, deploy_documents, placed_stages, read_deploy
 from perfbisect.cells.loading import load_cell
 from perfbisect.common.yaml_source import Located
 from perfbisect.errors import LocatedError
+from perfbisect.model.cell import DeployYaml
 
 BASE = """\
 stages:
@@ -64,19 +65,19 @@ def test_overrides_win_and_null_says_nothing() -> None:
     assert said(overrides={"2": {"devices": 3}, "3": {"max_num_seqs": 1}}) == {"2": 3}
 
 
-def test_what_inherits_replaces_key_by_key() -> None:
-    files = {
-        "deploy/thin.yaml": "base_config: sub/base.yaml\nstages:\n  - {stage_id: 1, devices: 5}\n",
-        "deploy/sub/base.yaml": BASE,
-        "deploy/round.yaml": "base_config: ./round.yaml\nstages: []\n",
-    }
-    documents = inherited_documents("deploy/thin.yaml", files.get)
-    assert [str(document.file) for document in documents] == ["deploy/sub/base.yaml", "deploy/thin.yaml"]
+def test_what_inherits_replaces_key_by_key(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    base, thin, root = tmp_path / "sub" / "base.yaml", tmp_path / "thin.yaml", str(tmp_path)
+    base.write_text(BASE)
+    thin.write_text("base_config: sub/base.yaml\nstages:\n  - {stage_id: 1, devices: 5}\n")
+    (tmp_path / "round.yaml").write_text("base_config: ./round.yaml\nstages: []\n")
+    documents = deploy_documents(DeployYaml.model_validate("thin.yaml"), root)
+    assert [document.file for document in documents] == [base, thin]
     first, second = placed_stages(documents, {}, "cuda")
-    assert (first.devices, first.file, first.line) == ("0", "deploy/sub/base.yaml", 3)
-    assert (second.devices, second.file, second.line) == (5, "deploy/thin.yaml", 3)
-    assert len(inherited_documents("deploy/round.yaml", files.get)) == 1
-    assert inherited_documents("deploy/gone.yaml", files.get) == ()
+    assert (first.devices, first.file, first.line) == ("0", str(base), 3)
+    assert (second.devices, second.file, second.line) == (5, str(thin), 3)
+    assert len(deploy_documents(DeployYaml.model_validate("round.yaml"), root)) == 1
+    assert deploy_documents(DeployYaml.model_validate("gone.yaml"), root) == ()
 
 
 @pytest.mark.parametrize(

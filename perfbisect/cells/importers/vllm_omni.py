@@ -213,9 +213,13 @@ def _server_fields(
     product = max(parallel_devices(options, _PARALLEL), _STAGED_DEVICES if staged else 1)
     stages = placed_stages(documents, overrides if isinstance(overrides, Mapping) else {}, _PLATFORM)
     named = max((stage.needs for stage in stages), default=0)
+    mark = server.get("mark")
+    entries = [entry for entry in (mark if isinstance(mark, list) else [mark]) if isinstance(entry, Mapping)]
+    hardware = [entry.get("hardware_marks") for entry in entries]
+    cards = [marks.get("num_cards") for marks in hardware if isinstance(marks, Mapping)]
+    reserved = next((count for count in cards if isinstance(count, int)), 0)
     # What CI reserves comes first: the product of the options is a guess where stages share devices.
-    gpus = _marked_devices(server.get("mark")) or named or product
-    return {**fields, "env": dict(_ENVIRONMENT), "gpus": gpus}
+    return {**fields, "env": dict(_ENVIRONMENT), "gpus": reserved or named or product}
 
 
 def _options(source: SpecificationFile, above: str, params: Mapping[str, Any]) -> dict[str, object]:
@@ -240,16 +244,6 @@ def _options(source: SpecificationFile, above: str, params: Mapping[str, Any]) -
     if params.get("trust_remote_code"):
         options["trust-remote-code"] = True
     return options
-
-
-def _marked_devices(mark: object) -> int:
-    """``num_cards`` of a pytest mark; 0 without one."""
-    for entry in mark if isinstance(mark, list) else (mark,):
-        hardware = entry.get("hardware_marks") if isinstance(entry, Mapping) else None
-        cards = hardware.get("num_cards") if isinstance(hardware, Mapping) else None
-        if isinstance(cards, int):
-            return cards
-    return 0
 
 
 def _seconds(source: SpecificationFile, above: str, value: object) -> float:
