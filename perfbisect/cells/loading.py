@@ -255,7 +255,8 @@ def _cell(
         with collecting(errors):
             _check_commands(cell, document)
     if not errors:
-        errors += _metric_errors(cell, document)
+        judged = [("headline", cell.headline), *(("guards", name) for name in cell.guards)]
+        errors += [document.error((field,), problem) for field, problem in metric_problems(cell, judged)]
     return cell, errors
 
 
@@ -387,19 +388,20 @@ def _check_stages(cell: Cell, document: Located) -> None:
             raise LocatedError(reason, file=file, line=line, field=stage.field, next_step=stage.advice)
 
 
-def _metric_errors(cell: Cell, document: Located) -> Iterator[LocatedError]:
-    client = CLIENTS[cell.client.name]
-    for field, names in (("headline", (cell.headline,)), ("guards", cell.guards)):
-        for metric in map(parse_metric, names):
-            if field == "headline" and metric.metric.guard:
-                yield document.error((field,), f"{metric} is watched, not judged: make it a guard")
-                continue
-            if field == "guards" and metric.name in SERVER_METRICS:
-                continue
-            try:
-                client.check_metric(cell, metric)
-            except UsageError as error:
-                yield document.error((field,), error.message)
+def metric_problems(cell: Cell, judged: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The fields whose metric a cell cannot be judged by, and why. ``judged``: fields and their metrics."""
+    for field, name in judged:
+        metric = parse_metric(name)
+        if field == "headline" and metric.metric.guard:
+            yield field, f"{metric} is watched, not judged: make it a guard"
+            continue
+        # The server counts these, whatever the client reports.
+        if field == "guards" and metric.name in SERVER_METRICS:
+            continue
+        try:
+            CLIENTS[cell.client.name].check_metric(cell, metric)
+        except UsageError as error:
+            yield field, error.message
 
 
 def _check_commands(cell: Cell, document: Located) -> None:

@@ -45,8 +45,9 @@ class ResumeRequest(JobOptions):
         from perfbisect.commands import setups
         from perfbisect.commands.experiments import experiment_of, is_readable
         from perfbisect.commands.output import progress_printer
-        from perfbisect.commands.session import job_result, open_session, run_job, secret_notes
+        from perfbisect.commands.session import job_result, open_session, run_job, served_fields
         from perfbisect.commands.slots import find_slots, require_same_machine
+        from perfbisect.common.secret_references import references
         from perfbisect.engine.experiment import Amendment
         from perfbisect.errors import UsageError
         from perfbisect.jobs.journal import read, replaying
@@ -65,8 +66,12 @@ class ResumeRequest(JobOptions):
         del events  # the session reads the journal again: of a long job one copy is enough
         builder = setups.build_builder(workspace, plan.setting)
         builder.prepare(plan.changes)
-        for note in secret_notes(plan):
-            progress_printer(self)(f"note: {note}")
+        # A journal keeps no secret, so that none can be compared.
+        if names := references(served_fields(plan)):
+            progress_printer(self)(
+                f"note: {', '.join(names)}: taken from the environment of this command; the job cannot tell "
+                "whether the value is the one that it began with"
+            )
         with open_session(job, found.slots, self) as session:
             if self.budget is not None or self.metric is not None or self.confirm_revert:
                 if kind.amend is None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from perfbisect.cells.loading import SERVER_METRICS, load_cells
-from perfbisect.clients import CLIENTS
+from perfbisect.cells.loading import load_cells, metric_problems
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.claims import Claim
 from perfbisect.machine.profile import load_profile, machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
-from perfbisect.model.cell import Cell
-from perfbisect.model.metric import parse_metric
 from perfbisect.resources import cells_folder
 
 
@@ -35,12 +32,15 @@ def find_claim(name: str) -> tuple[Path, Claim]:
 def claim_cells(path: Path, claim: Claim, profile: str, *, dry_run: bool = False) -> tuple[str, ...]:
     """The cells of a claim by name, every load of a ladder; ``dry_run``: also those that cannot run here."""
     names: list[str] = []
+    judged = [("metric", claim.expect.metric), *(("guards", name) for name in claim.expect.guards)]
     needs = f"; it needs {claim.needs}" if claim.needs else ""
     devices = len(machine(dict(os.environ), load_profile(profile)).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
         for cell in cells:
-            _check_reported(path, claim, cell)
+            for field, problem in metric_problems(cell, judged):
+                line = load(path).line(("expect", field))
+                raise LocatedError(problem, file=path, line=line, field=f"expect.{field}")
             if dry_run:
                 continue
             if cell.gpus > devices:
@@ -63,17 +63,3 @@ def claim_cells(path: Path, claim: Claim, profile: str, *, dry_run: bool = False
         suffixes = [cell.name.partition("@")[2] for cell in cells]
         names += [f"{bare}@{suffix}" if suffix else bare for suffix in suffixes]
     return tuple(names)
-
-
-def _check_reported(path: Path, claim: Claim, cell: Cell) -> None:
-    wanted = [("metric", claim.expect.metric), *(("guards", name) for name in claim.expect.guards)]
-    for field, name in wanted:
-        metric = parse_metric(name)
-        # The server counts these, whatever the client reports.
-        if field == "guards" and metric.name in SERVER_METRICS:
-            continue
-        try:
-            CLIENTS[cell.client.name].check_metric(cell, metric)
-        except UsageError as error:
-            line = load(path).line(("expect", field))
-            raise LocatedError(error.message, file=path, line=line, field=f"expect.{field}") from None

@@ -28,7 +28,7 @@ from perfbisect.commands.output import (
 )
 from perfbisect.commands.slots import reason_not_prebuilding, spare_cores
 from perfbisect.commands.workspace import Workspace, repository_of
-from perfbisect.common.secret_references import fill, references
+from perfbisect.common.secret_references import fill
 from perfbisect.engine.experiment import Experiment, JobStatus, ResultT, run_experiment
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import (
@@ -342,19 +342,10 @@ def require_secrets(plan: JobPlan) -> None:
     Raises:
         UsageError: a variable is not set.
     """
-    fill(_served_fields(plan), os.environ)
+    fill(served_fields(plan), os.environ)
 
 
-def secret_notes(plan: JobPlan) -> tuple[str, ...]:
-    """What a job that goes on does not know: a journal keeps no secret, so that none can be compared."""
-    names = references(_served_fields(plan))
-    if not names:
-        return ()
-    taken = f"{', '.join(names)}: taken from the environment of this command"
-    return (f"{taken}; the job cannot tell whether the value is the one that it began with",)
-
-
-def _served_fields(plan: JobPlan) -> dict[str, Any]:
+def served_fields(plan: JobPlan) -> dict[str, Any]:
     """The fields of a cell whose secrets this process fills in: none where other machines measure."""
     fields = {} if plan.setting.fleet else plan.cell
     return {name: value for name, value in fields.items() if name != "variants"}
