@@ -63,7 +63,6 @@ class ExplainRequest(JobOptions):
         from perfbisect.explain.hunk_job import HUNKS
         from perfbisect.explain.plans import explain_launches, plan_hunks, plan_profile
         from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE
-        from perfbisect.explain.report import explain_report
         from perfbisect.report.html import report_html
         from perfbisect.report.markdown import report_markdown
 
@@ -81,7 +80,7 @@ class ExplainRequest(JobOptions):
             )
             return run_planned(workspace, HUNKS, hunks, self, dry_run=dry_run)
         document = explain_launches(job)
-        report = explain_report(document)
+        report = document.report()
         if self.format == "text":
             return report_result(document, report)
         render = report_html if self.format == "html" else report_markdown

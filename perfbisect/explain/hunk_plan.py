@@ -247,46 +247,46 @@ class HunksPlanDocument(LaunchPlanDocument, LongDocument):
     launches: int | None
     noise: str
 
-
-def hunks_plan_document(plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPlanDocument:
-    """The forecast of a plan; ``noise``: of earlier launches of the cell; ``basis``: of its costs."""
-    runs, groups = min(RUNS, plan.max_runs), len(plan.groups)
-    each = plan.costs.launch + runs * plan.costs.run
-    known = [group.minutes for group in plan.groups if group.minutes is not None]
-    builds = (2 + math.ceil(math.log2(groups))) * max(known, default=plan.costs.build)
-    launches = None
-    if plan.step is not None and not plan.ref.metric.absolute:
-        spread = math.hypot(noise.launches, noise.runs / math.sqrt(runs))
-        launches = forecast_launches(groups, abs(math.log1p(plan.step)), spread)
-    most = 2 * MAX_ROUNDS + 3 * PAIRS + 4 * groups.bit_length()
-    metric = metric_document(plan.ref, plan.smallest_effect)
-    return HunksPlanDocument(
-        source=plan.source,
-        culprit=plan.culprit,
-        parent=plan.parent,
-        cell=cell_document(plan_cell(plan), plan.ref),
-        metric=metric,
-        metrics=(metric,),
-        environment=plan.setting.environment,
-        client=plan.setting.instrument,
-        step=plan.step,
-        groups=tuple(
-            PlannedGroupDocument(
-                number=number,
-                label=group.label,
-                lines=sum(len(hunk.removed) + len(hunk.added) + hunk.more for hunk in group.hunks),
-                build_minutes=group.minutes,
-            )
-            for number, group in enumerate(plan.groups, 1)
-        ),
-        excluded=plan.left_out,
-        runs_per_launch=plan.max_runs,
-        launches=launches,
-        most_launches=most,
-        minutes_low=min(plan.budget, builds + (launches or most) * each),
-        minutes_high=min(plan.budget, 2 * builds + most * each),
-        budget_minutes=plan.budget,
-        minutes_basis=basis,
-        noise=noise.source,
-        notes=plan.notes,
-    )
+    @classmethod
+    def of(cls, plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPlanDocument:
+        """The forecast of a plan; ``noise``: of earlier launches of the cell; ``basis``: of its costs."""
+        runs, groups = min(RUNS, plan.max_runs), len(plan.groups)
+        each = plan.costs.launch + runs * plan.costs.run
+        known = [group.minutes for group in plan.groups if group.minutes is not None]
+        builds = (2 + math.ceil(math.log2(groups))) * max(known, default=plan.costs.build)
+        launches = None
+        if plan.step is not None and not plan.ref.metric.absolute:
+            spread = math.hypot(noise.launches, noise.runs / math.sqrt(runs))
+            launches = forecast_launches(groups, abs(math.log1p(plan.step)), spread)
+        most = 2 * MAX_ROUNDS + 3 * PAIRS + 4 * groups.bit_length()
+        metric = metric_document(plan.ref, plan.smallest_effect)
+        return cls(
+            source=plan.source,
+            culprit=plan.culprit,
+            parent=plan.parent,
+            cell=cell_document(plan_cell(plan), plan.ref),
+            metric=metric,
+            metrics=(metric,),
+            environment=plan.setting.environment,
+            client=plan.setting.instrument,
+            step=plan.step,
+            groups=tuple(
+                PlannedGroupDocument(
+                    number=number,
+                    label=group.label,
+                    lines=sum(len(hunk.removed) + len(hunk.added) + hunk.more for hunk in group.hunks),
+                    build_minutes=group.minutes,
+                )
+                for number, group in enumerate(plan.groups, 1)
+            ),
+            excluded=plan.left_out,
+            runs_per_launch=plan.max_runs,
+            launches=launches,
+            most_launches=most,
+            minutes_low=min(plan.budget, builds + (launches or most) * each),
+            minutes_high=min(plan.budget, 2 * builds + most * each),
+            budget_minutes=plan.budget,
+            minutes_basis=basis,
+            noise=noise.source,
+            notes=plan.notes,
+        )

@@ -27,7 +27,6 @@ from perfbisect.experiments.measure import SidePlan
 from perfbisect.explain.hunk_plan import (
     HunksPlan,
     HunksPlanDocument,
-    hunks_plan_document,
     make_hunks_plan,
 )
 from perfbisect.explain.profile_job import MOST_LAUNCHES, ProfilePlan
@@ -257,7 +256,7 @@ def plan_hunks(
         budget=budget,
         notes=found.notes,
     )
-    shown = hunks_plan_document(plan, learnt_noise(earlier.of_cell, source.ref), basis=earlier.basis)
+    shown = HunksPlanDocument.of(plan, learnt_noise(earlier.of_cell, source.ref), basis=earlier.basis)
     report = render_report("explain/templates/hunks.plan.jinja", {"plan": shown})
     lines = [text for section in report.sections for text in section_lines(section)]
     return PlannedJob(plan, builder, found.slots, shown, lines)

@@ -94,6 +94,42 @@ class ProfileResultDocument(GrowthShares, TraceComparison):
     diff: DiffDocument | None = None
     """The diff between the sides, with the lines marked that ``place`` and ``link`` name."""
 
+    @classmethod
+    def of(
+        cls,
+        explanation: ProfileExplanation | None,
+        problems: tuple[str, ...],
+        flames: FlameDocument | None = None,
+        diff: DiffDocument | None = None,
+    ) -> ProfileResultDocument:
+        """The comparison as it is kept; None: the sides could not be compared."""
+        template = "explain/templates/profile.summary.jinja"
+        if explanation is None:
+            told = render_sentences(template, {"x": None})
+            return cls(kind="not compared", sentence="".join(told), problems=problems)
+        conclusion, functions = explanation.conclusion, explanation.functions
+        grown = {"grown": functions.grown, "launches": functions.launches, "little": _LITTLE}
+        told = render_sentences(template, {"x": conclusion, **grown})
+        place, link = conclusion.location, conclusion.link
+        # Those that differ beyond chance, then the largest differences.
+        ranked = sorted(
+            functions.functions, key=lambda row: (not row.significant, -abs(row.difference), row.key)
+        )
+        return cls(
+            **{name: getattr(conclusion, name) for name in GrowthShares.model_fields},
+            **dict(explanation.trace) | {"operations": explanation.trace.operations[:MOST_ROWS]},
+            sentence="".join(told),
+            place=f"{place.path}:{place.line} {place.function}" if place is not None else "",
+            link=f"{link.path}:{link.line} {link.name}" if link is not None else "",
+            total_before=functions.total.before,
+            total_after=functions.total.after,
+            launches=functions.launches,
+            functions=tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.key))),
+            problems=problems,
+            flames=flames,
+            diff=diff,
+        )
+
 
 class ProfileDocument(MeasuredDocument):
     """``perfbisect explain JOB --profile``; ``source``: that job."""
@@ -121,39 +157,6 @@ class ProfileDocument(MeasuredDocument):
                 "left_out": {**brief.left_out, **{name: count for name, count in left.items() if count}},
             }
         )
-
-
-def result_document(
-    explanation: ProfileExplanation | None,
-    problems: tuple[str, ...],
-    flames: FlameDocument | None = None,
-    diff: DiffDocument | None = None,
-) -> ProfileResultDocument:
-    """The comparison as it is kept; None: the sides could not be compared."""
-    template = "explain/templates/profile.summary.jinja"
-    if explanation is None:
-        told = render_sentences(template, {"x": None})
-        return ProfileResultDocument(kind="not compared", sentence="".join(told), problems=problems)
-    conclusion, functions = explanation.conclusion, explanation.functions
-    grown = {"grown": functions.grown, "launches": functions.launches, "little": _LITTLE}
-    told = render_sentences(template, {"x": conclusion, **grown})
-    place, link = conclusion.location, conclusion.link
-    # Those that differ beyond chance, then the largest differences.
-    ranked = sorted(functions.functions, key=lambda row: (not row.significant, -abs(row.difference), row.key))
-    return ProfileResultDocument(
-        **{name: getattr(conclusion, name) for name in GrowthShares.model_fields},
-        **dict(explanation.trace) | {"operations": explanation.trace.operations[:MOST_ROWS]},
-        sentence="".join(told),
-        place=f"{place.path}:{place.line} {place.function}" if place is not None else "",
-        link=f"{link.path}:{link.line} {link.name}" if link is not None else "",
-        total_before=functions.total.before,
-        total_after=functions.total.after,
-        launches=functions.launches,
-        functions=tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.key))),
-        problems=problems,
-        flames=flames,
-        diff=diff,
-    )
 
 
 def profile_report(document: ProfileDocument) -> Report:
@@ -273,7 +276,7 @@ def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[Launch]) -> Pro
         "incomparable": incomparable,
     }
     told = render_sentences("explain/templates/profile.problems.jinja", values)
-    return result_document(explanation, tuple(dict.fromkeys(told)), flames, shown)
+    return ProfileResultDocument.of(explanation, tuple(dict.fromkeys(told)), flames, shown)
 
 
 def recorded_files(attempt: Attempt) -> ProfileFiles:

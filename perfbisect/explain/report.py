@@ -41,6 +41,11 @@ class ExplainDocument(ConclusionDocument, NotedDocument):
     """What the engines' logs say differently: fact, A, B."""
     folder: str
 
+    def report(self) -> Report:
+        """The sides, what differs in a sentence, then a section for each way of looking at it."""
+        phases = phase_blocks(self.phases) if self.phases else None
+        return render_report("explain/templates/explain.md.jinja", {"r": self}, {"phases": phases})
+
 
 def explain_bisection(document: BisectResult) -> ExplainDocument:
     """Culprit against parent, or bad against good where no culprit is named."""
@@ -107,9 +112,3 @@ def _explain(
         next=f"perfbisect explain {job} --profile --dry-run" if differs else f"perfbisect report {job}",
         **sides,
     )
-
-
-def explain_report(document: ExplainDocument) -> Report:
-    """The sides, what differs in a sentence, then a section for each way of looking at it."""
-    phases = phase_blocks(document.phases) if document.phases else None
-    return render_report("explain/templates/explain.md.jinja", {"r": document}, {"phases": phases})

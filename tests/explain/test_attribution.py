@@ -12,7 +12,7 @@ from perfbisect.changes.hunks import FileDiff
 from perfbisect.explain.attribution import ProfileExplanation, compare_operations, explain_profiles
 from perfbisect.explain.diff import StackDiff
 from perfbisect.explain.functions import ProfileWindow, SampledLaunch
-from perfbisect.explain.profile_job import result_document
+from perfbisect.explain.profile_job import ProfileResultDocument
 from perfbisect.explain.stacks import FunctionKey, StackFrame, StackSample
 from perfbisect.explain.trace import TraceProfile, TraceStep
 from tests.explain.diffs import file_diff
@@ -146,13 +146,13 @@ def test_lines_that_were_added() -> None:
 )
 def test_sentences(after: Times, options: dict[str, Any], kind: str, sentence: str) -> None:
     told = explained(after, **options)
-    assert (told.conclusion.kind, result_document(told, ()).sentence) == (kind, sentence)
+    assert (told.conclusion.kind, ProfileResultDocument.of(told, ()).sentence) == (kind, sentence)
 
 
 def test_growth_in_several_places_is_shared() -> None:
     told = explained(SAME | {(LOOP, FORWARD): 16.0, (LOOP, CALL, CHECK): 12.0})
     assert told.conclusion.shares == pytest.approx({"changed line": 2 / 3, "elsewhere": 1 / 3}, abs=0.01)
-    assert "67 % of the growth beyond noise is in" in result_document(told, ()).sentence
+    assert "67 % of the growth beyond noise is in" in ProfileResultDocument.of(told, ()).sentence
 
 
 def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
@@ -166,7 +166,7 @@ def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
     b = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 20.0}
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff, is_slower=True)
     assert told.conclusion.kind == "not in the diff"
-    assert result_document(told, ()).sentence == (
+    assert ProfileResultDocument.of(told, ()).sentence == (
         f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward, "
         f"which uses the value AUDIT that this commit changed at {settings}:1."
     )
@@ -175,11 +175,11 @@ def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
 def test_nothing_is_claimed_where_the_ab_saw_no_slowdown() -> None:
     told = explained(SAME | {(LOOP, CALL, CHECK): 8.0}, is_slower=False)
     assert (told.conclusion.kind, places_of(told)) == ("no growth seen", {})
-    assert result_document(told, ()).sentence == (
+    assert ProfileResultDocument.of(told, ()).sentence == (
         f"The sides do not differ beyond noise; {PATH} Scheduler.check grew most, by 8.00 ms a step."
     )
     told = explain_profiles([launch(BASE)], [launch(SAME)] * 2, diff_of(PATCH))
-    assert result_document(told, ()).sentence == (
+    assert ProfileResultDocument.of(told, ()).sentence == (
         "No function grew beyond the noise of 1 profile launch before and 2 after."
     )
 
@@ -188,7 +188,7 @@ def test_without_a_diff_nothing_stands_in_it() -> None:
     b = SAME | {(LOOP, CALL, CHECK): 8.0}
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, None, is_slower=True)
     assert told.conclusion.kind == "no diff"
-    assert "Scheduler.check grew most, by 8.00 ms a step" in result_document(told, ()).sentence
+    assert "Scheduler.check grew most, by 8.00 ms a step" in ProfileResultDocument.of(told, ()).sentence
 
 
 def noisy(rng: np.random.Generator, base: Mapping[tuple[Frame, ...], float]) -> SampledLaunch:
@@ -238,7 +238,7 @@ def test_a_kernel_is_found_in_the_diff_of_its_source() -> None:
     told = explain_profiles(*sides, diff_of(KERNEL), is_slower=True, traces=traces)
     assert told.conclusion.kind == "in the diff"
     assert told.trace.operations[0].difference == pytest.approx(2.0, abs=0.02)
-    assert result_document(told, ()).sentence == (
+    assert ProfileResultDocument.of(told, ()).sentence == (
         "100 % of the growth of kernels and operators beyond noise is in "
         "csrc/layernorm_kernels.cu:21 rms_norm_kernel, which this commit changed."
     )

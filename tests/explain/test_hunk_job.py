@@ -15,7 +15,7 @@ from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_REGRESSION, BuildError, ServerError, UsageError
 from perfbisect.explain.hunk_job import HUNKS, PATCH, HunksDocument, amend, hunks_document, hunks_report
-from perfbisect.explain.hunk_plan import HunksPlan, HunksPlanDocument, hunks_plan_document, make_hunks_plan
+from perfbisect.explain.hunk_plan import HunksPlan, HunksPlanDocument, make_hunks_plan
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
@@ -301,13 +301,13 @@ def plan_text(shown: HunksPlanDocument) -> str:
 
 def test_a_dry_run_says_groups_launches_and_minutes(bench: Bench) -> None:
     plan = bench.plan(step=0.1, costs=Costs(build=2.0, launch=1.0, run=0.3))
-    shown = hunks_plan_document(plan, Noise(), basis="")
+    shown = HunksPlanDocument.of(plan, Noise(), basis="")
     assert [group.label for group in shown.groups] == [group.label for group in bench.groups]
     assert shown.launches is not None and 8 < shown.launches < shown.most_launches
     assert shown.minutes_low < shown.minutes_high <= shown.budget_minutes
     text = plan_text(shown)
     assert "m.py: d" in text and f"about {shown.launches} launches" in text
-    tiny = hunks_plan_document(bench.plan(step=0.005), Noise(), basis="")
+    tiny = HunksPlanDocument.of(bench.plan(step=0.005), Noise(), basis="")
     assert tiny.launches is None
     assert "the step is too small for this noise" in plan_text(tiny)
 
