@@ -24,7 +24,6 @@ from perfbisect.series.alerts import Alert, MeasuredOutcome
 from perfbisect.series.report import (
     sentences_of,
 )
-from perfbisect.series.suspects.job import SuspectsDocument
 
 EventKind = Literal["wrong", "better", "other", "silent", "over", "acknowledged", "closed"]
 """The list of an alert.
@@ -48,6 +47,12 @@ _RUN_FIELDS = frozenset(
     }
 )
 """Fields of an alert that the page of its event does not show."""
+
+_SUMMARY_FIELDS = (
+    *("id", "metric", "worse", "first", "last", "shape"),
+    *("cause", "effect", "interval", "p", "state"),
+)
+"""Fields of an alert that the first page shows."""
 
 _SILENT_DAYS = 7
 """So many days before the site's newest point, what has no later result is silent."""
@@ -182,10 +187,19 @@ def overview(
     numbers = _metric_numbers(site)
 
     def event_summary(event: SiteEvent) -> Payload:
-        alerts = [
-            _alert_summary(alert, places[alert.cell], rankings, measured) | {"kind": own}
-            for alert, own in zip(event.alerts, event.kinds, strict=True)
-        ]
+        alerts = []
+        for alert, own in zip(event.alerts, event.kinds, strict=True):
+            outcome, ranking = measured.get(alert.id), rankings.get(alert.id)
+            first = ranking.ranking.suspects[0] if ranking and ranking.ranking else None
+            nights = [place.time for place in alert.places] or [alert.first]
+            summary = {name: getattr(alert, name) for name in _SUMMARY_FIELDS} | {
+                "cell": places[alert.cell],
+                "places": [nights[0], nights[-1]],
+                "suspect": [first.sha, text(first.subject, 100), first.p] if first else None,
+                "measured": _measured(outcome) if outcome else None,
+                "kind": own,
+            }
+            alerts.append(summary)
         head = {"id": event.id, "kind": event.kind, "weight": event.weight}
         return head | {"file": event_files[event.id], "alerts": alerts}
 
@@ -370,25 +384,6 @@ def _summaries(site: Site, *, on_first_page: bool) -> list[Payload]:
                 }
             )
     return summaries
-
-
-def _alert_summary(
-    alert: Alert,
-    cell: int,
-    rankings: Mapping[str, SuspectsDocument],
-    outcomes: Mapping[str, MeasuredOutcome],
-) -> Payload:
-    """``suspect``: the first by rank; ``measured``: what a bisection says, which stands before it."""
-    ranking = rankings.get(alert.id)
-    first = ranking.ranking.suspects[0] if ranking and ranking.ranking else None
-    outcome = outcomes.get(alert.id)
-    names = ("id", "metric", "worse", "first", "last", "shape", "cause", "effect", "interval", "p", "state")
-    return {name: getattr(alert, name) for name in names} | {
-        "cell": cell,
-        "places": [alert.places[0].time, alert.places[-1].time] if alert.places else [alert.first] * 2,
-        "suspect": [first.sha, text(first.subject, 100), first.p] if first else None,
-        "measured": _measured(outcome) if outcome else None,
-    }
 
 
 def _measured(outcome: MeasuredOutcome) -> Payload:

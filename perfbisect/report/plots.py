@@ -58,7 +58,17 @@ def launches_plot(
         places = [times[launch.number] for launch in shown]
         if shown:
             data += run_dashes(shown, places, f"{harmless(group.name)}, single runs", group.color)
-            data.append(_markers(group, shown, places, metric.unit))
+            rows = [
+                [
+                    f"#{launch.number} {change_label(launch.change)}",
+                    with_unit(launch.value, metric.unit),
+                    f"{counted(len(launch.values), 'run')}, took {minutes(launch.minutes)}",
+                ]
+                for launch in shown
+            ]
+            marker = {"symbol": group.symbol, "size": 10, "color": group.color}
+            values, name = [launch.value for launch in shown], harmless(group.name)
+            data.append(scatter(places, values, name=name, marker=marker, **hover(rows)))
         if group.level is not None:
             shapes.append(horizontal_line(-room, end + room, group.level, group.color))
     for limit in limits:
@@ -67,20 +77,6 @@ def launches_plot(
         data.append(scatter([end], [limit.value], "text", showlegend=False, **label))
     x = axis("minutes since the first launch", range=[-room, end + room])
     return {"data": data, "layout": layout(400, shapes=shapes, xaxis=x, yaxis=value_axis(metric))}
-
-
-def _markers(group: LaunchGroup, launches: Sequence[Launch], x: list[float], unit: str) -> Plot:
-    rows = [
-        [
-            f"#{launch.number} {change_label(launch.change)}",
-            with_unit(launch.value, unit),
-            f"{counted(len(launch.values), 'run')}, took {minutes(launch.minutes)}",
-        ]
-        for launch in launches
-    ]
-    marker = {"symbol": group.symbol, "size": 10, "color": group.color}
-    y = [launch.value for launch in launches]
-    return scatter(x, y, name=harmless(group.name), marker=marker, **hover(rows))
 
 
 def harmless(text: str, limit: int = 120) -> str:
