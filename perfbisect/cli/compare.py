@@ -193,8 +193,7 @@ class VerifyRequest(BuildOptions, BlockOptions):
     dry_run: DryRun = False
 
     def run(self, workspace: Workspace) -> CommandResult:
-        from perfbisect.commands.claims import claim_cells, find_claim
-        from perfbisect.commands.comparisons import run_comparisons
+        from perfbisect.commands.comparisons import claim_cells, find_claim, run_comparisons
         from perfbisect.commands.output import report_result
         from perfbisect.experiments.measure import exit_code
         from perfbisect.experiments.several import VerifyResult

@@ -101,6 +101,13 @@ class InitialSettings:
         """The settings with a value."""
         return {choice.key: choice.value for choice in self.choices if choice.value}
 
+    def next_command(self, repository: Sequence[str]) -> tuple[str, ...]:
+        """The words of the next command. ``repository``: those that name it, if needed."""
+        if not self.cell:
+            return ("perfbisect", "changes", "show", "HEAD", *repository)
+        ends = ("--good", self.good, "--bad", "HEAD", "--dry-run")
+        return ("perfbisect", "bisect", self.cell, *repository, *ends)
+
 
 def choose_settings(checkout: DetectedCheckout) -> InitialSettings:
     environment = _environment(checkout)
@@ -217,21 +224,13 @@ def _release(checkout: DetectedCheckout) -> str:
     return f"{package}=={checkout.releases[0].removeprefix('v')}"
 
 
-def next_command_words(initial: InitialSettings, repository: Sequence[str]) -> tuple[str, ...]:
-    """The next command. ``repository``: the words that name it, if needed."""
-    if not initial.cell:
-        return ("perfbisect", "changes", "show", "HEAD", *repository)
-    ends = ("--good", initial.good, "--bad", "HEAD", "--dry-run")
-    return ("perfbisect", "bisect", initial.cell, *repository, *ends)
-
-
 def write_settings(repo: Path | None, *, force: bool, dry_run: bool) -> InitDocument:
     """Write ``perfbisect.yaml`` into the root of a checkout; LocatedError if it differs."""
     repository = Repository.open(repo or Path.cwd())
     checkout = detect_checkout(repository, os.environ)
     initial = choose_settings(checkout)
     repo_words = ("--repo", str(repo)) if repo else ()
-    command = shlex.join(next_command_words(initial, repo_words))
+    command = shlex.join(initial.next_command(repo_words))
     file, content = repository.path / SETTINGS_FILE, render_settings(initial, command)
     try:
         existing = file.read_text(encoding="utf-8", errors="replace")

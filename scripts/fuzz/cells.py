@@ -21,7 +21,7 @@ from perfbisect.cells.match import nearest_cells, parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import load_weights
 from perfbisect.clients import CLIENTS
-from perfbisect.commands.claims import find_claim
+from perfbisect.commands.comparisons import find_claim
 from perfbisect.commands.settings import load_settings
 from perfbisect.errors import UsageError
 from perfbisect.fleet.hosts import read_hosts

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands.claims import claim_cells, find_claim
-from perfbisect.commands.comparisons import ladder_cells
+from perfbisect.commands.comparisons import claim_cells, find_claim, ladder_cells
 from perfbisect.commands.output import report_result
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.compare import CompareResult
@@ -87,7 +86,7 @@ def test_devices_are_those_of_the_machine_file(monkeypatch: pytest.MonkeyPatch) 
         asked.append(profile)
         return Machine("h", "c", 2, 1, "k", gpus=("one",))  # type: ignore[arg-type]
 
-    monkeypatch.setattr("perfbisect.commands.claims.machine", seen)
+    monkeypatch.setattr("perfbisect.commands.comparisons.machine", seen)
     assert cells(profile="ascend") == ("tiny.yaml",)
     assert [profile.variable for profile in asked] == ["ASCEND_RT_VISIBLE_DEVICES"]  # type: ignore[attr-defined]
 
@@ -133,7 +132,7 @@ def test_a_guard_that_the_server_tells_is_none_of_the_client() -> None:
 def test_every_shipped_claim_can_be_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has all that it needs."""
     monkeypatch.setattr(
-        "perfbisect.commands.claims.machine",
+        "perfbisect.commands.comparisons.machine",
         lambda *_: Machine("h", "c", 2, 1, "k", gpus=("gpu",) * 8),  # type: ignore[arg-type]
     )
     claim = find_claim(path.stem)[1]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.commands.claims import find_claim
+from perfbisect.commands.comparisons import find_claim
 from perfbisect.errors import LocatedError
 from perfbisect.experiments.claims import parse_change
 from perfbisect.jobs.folders import Job

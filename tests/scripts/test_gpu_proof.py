@@ -152,7 +152,7 @@ def test_steps_in_order_until_one_fails(pretend: Proof, monkeypatch: pytest.Monk
 def test_cells_of_the_kit_are_those_of_this_version(tmp_path: Path) -> None:
     """Cells and claim are loaded as the commands do, with their models beside them."""
     from perfbisect.cells.loading import load_cells
-    from perfbisect.commands.claims import find_claim
+    from perfbisect.commands.comparisons import find_claim
 
     here = Kit(tmp_path, 12, None, Path(sys.executable), share=0.1)
     here.write_cells()

@@ -12,7 +12,7 @@ from perfbisect.changes.pins import parse_pins
 from perfbisect.commands.settings import load_settings
 from perfbisect.environments.spec import parse_chain
 from perfbisect.setup.checkout import SETTINGS_FILE, DetectedCheckout, Project, parse_project
-from perfbisect.setup.templates import choose_settings, next_command_words, render_settings
+from perfbisect.setup.templates import choose_settings, render_settings
 from tests.fakes.checkouts import DOCKERFILES, PIN
 
 SEEN = DetectedCheckout(
@@ -70,11 +70,11 @@ def test_the_client_is_one_release() -> None:
     ],
 )
 def test_the_next_command(seen: DetectedCheckout, words: str) -> None:
-    assert " ".join(next_command_words(choose_settings(seen), ())) == f"perfbisect {words}"
+    assert " ".join(choose_settings(seen).next_command(())) == f"perfbisect {words}"
 
 
 def test_the_next_command_names_the_repository_where_it_must() -> None:
-    words = next_command_words(choose_settings(SEEN), ("--repo", "a b"))
+    words = choose_settings(SEEN).next_command(("--repo", "a b"))
     assert words[:5] == ("perfbisect", "bisect", "text_latency_c1", "--repo", "a b")
 
 
