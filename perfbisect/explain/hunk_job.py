@@ -108,6 +108,22 @@ class HunksDocument(MeasuredDocument):
     patch: str
     """The file that takes the named group back: ``CULPRIT+patch:FILE``."""
 
+    def report(self) -> Report:
+        """The verdict with its numbers, and the diff with the named groups marked."""
+        guilty = [group for group in self.groups if group.guilty]
+        marked = [
+            f"{'>> ' if group.guilty else '   '}{text}"
+            for group in self.groups
+            for text in (f"# group {group.number}", *_diff_lines(group))
+        ]
+        values = {
+            "r": self,
+            "group_names": partial(_names_of_numbers, of=len(self.groups)),
+            "guilty_diff": "\n".join(line for group in guilty for line in _diff_lines(group)),
+            "diff": "\n".join(marked),
+        }
+        return render_report("explain/templates/hunks.md.jinja", values)
+
 
 def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
     """The document of a search, finished or not."""
@@ -197,23 +213,6 @@ def group_names(node: Sequence[int], of: int) -> str:
     if numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"groups {numbers[0]} to {numbers[-1]}"
     return f"groups {', '.join(map(str, numbers))}"
-
-
-def hunks_report(document: HunksDocument) -> Report:
-    """The report of a search."""
-    guilty = [group for group in document.groups if group.guilty]
-    marked = [
-        f"{'>> ' if group.guilty else '   '}{text}"
-        for group in document.groups
-        for text in (f"# group {group.number}", *_diff_lines(group))
-    ]
-    values = {
-        "r": document,
-        "group_names": partial(_names_of_numbers, of=len(document.groups)),
-        "guilty_diff": "\n".join(line for group in guilty for line in _diff_lines(group)),
-        "diff": "\n".join(marked),
-    }
-    return render_report("explain/templates/hunks.md.jinja", values)
 
 
 def _diff_lines(group: HunkGroupDocument) -> Iterator[str]:
@@ -400,7 +399,7 @@ HUNKS: Final = Experiment(
     plan=HunksPlan,
     result=hunks_document,
     status=_status,
-    report=hunks_report,
+    report=HunksDocument.report,
     client_change=lambda plan: plan.culprit,
     policy=lambda job, plan, tools: hunk_policy(job, plan, tools.revert_hunks),
     conclude=_write_patch,

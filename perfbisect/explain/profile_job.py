@@ -158,19 +158,18 @@ class ProfileDocument(MeasuredDocument):
             }
         )
 
-
-def profile_report(document: ProfileDocument) -> Report:
-    """Functions and operators that differ between the sides, and whether they stand in the diff."""
-    diff = document.result.diff if document.result is not None else None
-    return render_report(
-        "explain/templates/profile.md.jinja",
-        {"r": document, "mark": MARK},
-        {
-            "marked": marked_part(diff, _HUNK_LINES) if diff is not None else None,
-            "diff": tuple(map(FileLines, diff.files)) if diff is not None else None,
-            "flames": document.result.flames if document.result is not None else None,
-        },
-    )
+    def report(self) -> Report:
+        """Functions and operators that differ between the sides, and whether they stand in the diff."""
+        diff = self.result.diff if self.result is not None else None
+        return render_report(
+            "explain/templates/profile.md.jinja",
+            {"r": self, "mark": MARK},
+            {
+                "marked": marked_part(diff, _HUNK_LINES) if diff is not None else None,
+                "diff": tuple(map(FileLines, diff.files)) if diff is not None else None,
+                "flames": self.result.flames if self.result is not None else None,
+            },
+        )
 
 
 MOST_LAUNCHES: Final = 2
@@ -411,7 +410,7 @@ PROFILE: Final = Experiment(
     plan=ProfilePlan,
     result=profile_document,
     status=_status,
-    report=profile_report,
+    report=ProfileDocument.report,
     client_change=lambda plan: plan.b.change,
     policy=lambda _job, plan, _tools: profile_policy(plan),
     conclude=_conclude,

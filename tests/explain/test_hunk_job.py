@@ -14,7 +14,7 @@ from perfbisect.changes.hunks import HunkId, hunk_patch
 from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_REGRESSION, BuildError, ServerError, UsageError
-from perfbisect.explain.hunk_job import HUNKS, PATCH, HunksDocument, amend, hunks_document, hunks_report
+from perfbisect.explain.hunk_job import HUNKS, PATCH, HunksDocument, amend, hunks_document
 from perfbisect.explain.hunk_plan import HunksPlan, HunksPlanDocument, make_hunks_plan
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.folders import Job, Jobs
@@ -133,7 +133,7 @@ def test_the_planted_hunk_is_named_among_decoys(bench: Bench) -> None:
 
 def test_the_report_marks_the_guilty_lines(bench: Bench) -> None:
     document = bench.run(bench.job())
-    report = hunks_report(document)
+    report = document.report()
     text = report_markdown(report)
     assert text.startswith(f"# Hunks of {bench.culprit.short}: found, m.py: d")
     guilty = "--- m.py\n@@ line 17 @@ d\n-    x = 1\n+    x = 2\n"
@@ -170,7 +170,7 @@ def test_a_cut_search_goes_on_and_ends_alike(bench: Bench, tmp_path: Path) -> No
         seen = hunks_document(job, read(job.journal).events)
         assert (seen.verdict, seen.next) == ("unfinished", f"perfbisect resume {job.id}")
         assert HUNKS.status(seen).outcome == "unfinished"
-        assert report_markdown(hunks_report(seen))
+        assert report_markdown(seen.report())
     document = again.run(job)
     assert [group.label for group in document.groups if group.guilty] == [GUILTY]
     assert [launch.outcome for launch in document.launches].count("abandoned") == 4
@@ -257,7 +257,7 @@ def test_one_of_two_carriers_is_reported_with_its_share(tmp_path: Path) -> None:
     assert not any(group.guilty for group in document.groups)
     text = " ".join(document.summary)
     assert "Group 2: m.py: a: -13" in text and "without it" in text and "of the step" in text
-    assert report_markdown(hunks_report(document)).startswith(
+    assert report_markdown(document.report()).startswith(
         f"# Hunks of {bench.culprit.short}: no single group, shared"
     )
 
