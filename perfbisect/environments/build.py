@@ -35,16 +35,23 @@ def registry_environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DependencyLimits:
-    """Allowed dependencies: published until a day (``YYYY-MM-DD``), or pinned in a constraints file."""
+    """Allowed dependencies: published until a day (``YYYY-MM-DD``), or pinned in a constraints file.
+
+    ``fixed``: packages whose version is fixed, which no day limits.
+    """
 
     exclude_newer: str | None = None
     constraints: Path | None = None
+    fixed: tuple[str, ...] = ()
 
     def arguments(self, engine: str) -> tuple[str, ...]:
-        """uv's arguments. ``engine``: the package under test, whose version is fixed: no day limits it."""
-        day = self.exclude_newer
-        limits = ("--exclude-newer", day, "--exclude-newer-package", f"{engine}={_ANY_DAY}") if day else ()
-        return (*limits, "--constraint", str(self.constraints)) if self.constraints else limits
+        """uv's arguments. ``engine``: the package under test, whose version is fixed, too."""
+        limits: list[str] = []
+        if self.exclude_newer:
+            limits += ("--exclude-newer", self.exclude_newer)
+            for name in (engine, *self.fixed):
+                limits += ("--exclude-newer-package", f"{name}={_ANY_DAY}")
+        return (*limits, "--constraint", str(self.constraints)) if self.constraints else tuple(limits)
 
     def key_parts(self) -> tuple[str, str]:
         return self.exclude_newer or "", self.constraints.read_text() if self.constraints else ""

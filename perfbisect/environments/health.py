@@ -36,9 +36,9 @@ with open(target, "w") as stream:
 """
 
 _IMPORT = """
-import importlib, json, platform, sys, traceback
-name, target = sys.argv[1:3]
-found = {}
+import importlib, json, os, platform, sys, traceback
+name, server, target = sys.argv[1:4]
+found, asked = {}, name
 def write():
     with open(target, "w") as stream:
         json.dump(found, stream)
@@ -62,10 +62,18 @@ try:
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch"] = str(torch.__version__)
+    if server:
+        asked = server
+        importlib.import_module(server)
 except BaseException as error:
     traceback.print_exc()
-    found = {"error": traceback.format_exception_only(type(error), error)[-1].strip(),
-             "kind": type(error).__name__, "errno": getattr(error, "errno", None)}
+    at = ""
+    for frame in traceback.extract_tb(error.__traceback__)[1:]:
+        folders = [folder for folder in sys.path if folder and frame.filename.startswith(folder + os.sep)]
+        if folders and frame.filename != importlib.__file__:
+            at = os.path.relpath(frame.filename, max(folders, key=len)) + ":" + str(frame.lineno)
+    found = {"error": traceback.format_exception_only(type(error), error)[-1].strip(), "asked": asked,
+             "at": at, "kind": type(error).__name__, "errno": getattr(error, "errno", None)}
     write()
     sys.exit(3)
 write()
@@ -124,7 +132,7 @@ class ImportedEngine:
 
 def locate_engine(build: BuildRun, interpreter: Path, module: str, env: Mapping[str, str]) -> LocatedEngine:
     """Find the engine without importing it."""
-    output, found = _run_script(_LOCATE, build, interpreter, module, env, 120.0)
+    output, found = _run_script(_LOCATE, build, interpreter, (module,), env, 120.0)
     if output.code != 0 or "tag" not in found:
         last = output.last_line
         raise BuildError(f"{interpreter} does not run: {last}", where=build.log, output=last)
@@ -132,16 +140,22 @@ def locate_engine(build: BuildRun, interpreter: Path, module: str, env: Mapping[
 
 
 def import_engine(
-    build: BuildRun, interpreter: Path, module: str, *, env: Mapping[str, str], what: str
+    build: BuildRun,
+    interpreter: Path,
+    module: str,
+    *,
+    server: str = "",
+    env: Mapping[str, str],
+    what: str,
 ) -> ImportedEngine:
-    """Import the engine as its server will; ``what`` names the environment in errors.
+    """Import the engine as its server will, and then ``server``; ``what`` names the environment in errors.
 
     Raises:
         BuildError: it does not import.
         MachineError: out of memory or disk.
     """
     limit = min(build.timeout, _LIMIT_S)
-    output, found = _run_script(_IMPORT, build, interpreter, module, env, limit)
+    output, found = _run_script(_IMPORT, build, interpreter, (module, server), env, limit)
     problem = f"{what}: import {module}"
     if output.timed_out:
         raise BuildError(f"{problem} took more than {limit:.0f} s", where=build.log)
@@ -154,7 +168,10 @@ def import_engine(
         elif found["errno"] in (errno.ENOSPC, errno.EDQUOT):
             code = "disk_full"
         kind = MachineError if code else BuildError
-        raise kind(f"{problem} failed: {reason}", where=build.log, code=code, output=reason)
+        at = f", at {found['at']}" if found["at"] else ""
+        raise kind(
+            f"{what}: import {found['asked']} failed: {reason}{at}", where=build.log, code=code, output=reason
+        )
     if output.code != 0 or "file" not in found:
         last = output.last_line
         raise BuildError(f"{problem} ended with {output.ending}: {last}", where=build.log, output=last)
@@ -165,13 +182,18 @@ def import_engine(
 
 
 def _run_script(
-    script: str, build: BuildRun, interpreter: Path, module: str, env: Mapping[str, str], timeout: float
+    script: str,
+    build: BuildRun,
+    interpreter: Path,
+    modules: Sequence[str],
+    env: Mapping[str, str],
+    timeout: float,
 ) -> tuple[ProcessResult, dict[str, Any]]:
     """Run a script in the interpreter; returns its output and the JSON that it wrote."""
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         target = Path(folder) / "found.json"
         # The result has a file of its own: an engine prints to both outputs while it is imported.
-        argv = [str(interpreter), "-c", script, module, str(target)]
+        argv = [str(interpreter), "-c", script, *modules, str(target)]
         environment = interpreter_environment(interpreter, env)
         output = build.run(argv, env=environment, cwd=Path(folder), timeout=timeout)
         try:

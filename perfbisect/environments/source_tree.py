@@ -14,12 +14,14 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from perfbisect.changes.git import Repository, TreeEntry
-from perfbisect.common.digests import blob_id, file_blob_id
+from perfbisect.common.digests import blob_id, environment_key, file_blob_id, text_digest
 from perfbisect.errors import BuildError
 
 _NOT_BUILT = frozenset({
     "docs", "doc", "tests", "test", "examples", "benchmarks", "mkdocs.yaml", "mkdocs.yml",
 })  # fmt: skip
+
+_LEFT_BY_BUILDS = frozenset({"build", "dist", "__pycache__"})
 
 _LONGEST_ARRAY = 20_000
 _MOST_BRACKETS = 100
@@ -30,6 +32,17 @@ def is_built(path: str) -> bool:
     """False for documentation, tests and CI, by the first part of the path."""
     first = path.partition("/")[0]
     return first not in _NOT_BUILT and not first.startswith(".")
+
+
+def project_digest(path: Path) -> str:
+    """Digest of a file, or of a folder without what git, Python and builds leave in it."""
+    rows = []
+    for file in sorted(path.rglob("*")) if path.is_dir() else (path,):
+        inside = file.relative_to(path)
+        left = any(part in _LEFT_BY_BUILDS or part.startswith(".") for part in inside.parts)
+        if file.is_file() and not left and not any(part.endswith(".egg-info") for part in inside.parts):
+            rows.append((inside.as_posix(), text_digest(file.read_bytes())))
+    return environment_key(rows)
 
 
 def tree_rows(data: bytes, width: int) -> Iterator[tuple[str, str]]:

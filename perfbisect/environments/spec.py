@@ -20,7 +20,7 @@ _OPTIONS = {
     "client": "commit that the pinned client comes from",
     "variant": "build to take, such as cu129 or cpu; default: what this machine runs",
     "wheel": "address of an index of releases with {version} in it, for variant=",
-    "with": "requirements to install beside it, separated by spaces",
+    "with": "requirements, wheels or folders of projects to install beside it, separated by spaces",
     "python": "Python version",
     "env": "variables of the build, NAME or NAME=VALUE, separated by spaces",
     "whole": "yes: build with documentation, tests and CI files in the tree",
@@ -241,7 +241,11 @@ def absolute_spec(text: str, folder: Path = Path()) -> str:
         argument = f"{_absolute(program, folder)}{space}{rest}" if form.needs_argument else spec.argument
         words.append(f"{spec.name}:{argument}" if argument else spec.name)
         for key, value in spec.options.items():
-            words.append(f"{key}={_absolute(value, folder) if key == 'path' else value}")
+            if key == "path":
+                value = _absolute(value, folder)
+            elif key == "with":
+                value = " ".join(_absolute(word, folder) for word in value.split(" "))
+            words.append(f"{key}={value}")
     return ",".join(words)
 
 

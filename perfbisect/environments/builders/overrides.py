@@ -24,6 +24,7 @@ from perfbisect.environments.builders.cached import (
 )
 from perfbisect.environments.cache import EnvironmentCache, variables
 from perfbisect.environments.health import import_engine, is_same_version
+from perfbisect.environments.packages import engine
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
@@ -108,7 +109,8 @@ def check(settings: OverrideSettings, found: Found, build: BuildRun, folder: Pat
     path = (folder / LAYER, *map(Path, filter(None, below.split(":"))))
     env = {**base.env, **variables(folder, ":".join(map(str, path)))}
     module, what = Path(base.engine_file).parent.name, change.short
-    imported = import_engine(build, base.interpreter, module, env=env, what=what)
+    server = engine(module).server
+    imported = import_engine(build, base.interpreter, module, server=server, env=env, what=what)
     if imported.file.resolve() != Path(base.engine_file).resolve():
         raise BuildError(
             f"{what}: with the packages overridden, {module} comes from {imported.file} instead of "

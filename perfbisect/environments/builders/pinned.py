@@ -26,7 +26,7 @@ from perfbisect.environments.builders.cached import (
     base_environment,
     compile_files,
 )
-from perfbisect.environments.builders.pinned_base import PinnedBaseSettings, PinnedCommit
+from perfbisect.environments.builders.pinned_base import REQUIREMENTS, PinnedBaseSettings, PinnedCommit
 from perfbisect.environments.builders.release import write_metadata
 from perfbisect.environments.cache import variables
 from perfbisect.environments.health import locate_engine
@@ -89,7 +89,12 @@ def make(settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, stagin
 def check(settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, folder: Path) -> Environment:
     change, layer = commit.change, folder / LAYER
     base = base_environment((settings.bases, change), build)
-    found = settings.installation.import_engine(build, folder, change.short, base=base)
+    try:
+        found = settings.installation.import_engine(build, folder, change.short, base=base)
+    except BuildError as error:
+        if not commit.requirements:
+            error.next_step = f"{_without_requirements(settings, commit)}: {_OTHER_PLATFORM}"
+        raise
     module = settings.bases.settings.installation.package.module
     below = locate_engine(build, base.interpreter, module, variables(folder, str(layer)))
     # The layer comes first on the path: a package of the same name in it would hide the engine below.
@@ -110,6 +115,21 @@ def check(settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, folde
     return replace(checked, engine_version=version)
 
 
+_OTHER_PLATFORM = "platform=NAME takes another file of requirements/"
+
+
+def _without_requirements(settings: PinnedSettings, commit: PinnedCommit) -> str:
+    """That nothing was found to install over the engine below, and where it was looked for."""
+    platform, repository = settings.bases.settings.platform, settings.trees.repository
+    entries = repository.entries(commit.change.id, REQUIREMENTS)
+    names = sorted(Path(entry.path).name for entry in entries if entry.path.endswith(".txt"))
+    there = f" ({REQUIREMENTS}/ has {', '.join(names)})" if names else ""
+    return (
+        f"{commit.change.short} has neither {REQUIREMENTS}/{platform}.txt{there} nor requirements.txt nor "
+        "dependencies in pyproject.toml, so nothing is installed over the engine below"
+    )
+
+
 def group(settings: PinnedSettings, commit: PinnedCommit) -> str:
     return pinned_base.label(settings.bases.settings, commit) if commit.pins.group else ""
 
@@ -128,9 +148,14 @@ def notes(
                 f"the image of {sha[:12]} is {pins.tag}; installed is the release {pins.release}",
             )
     shares = ", ".join(f"{group} under {counted(count, 'commit')}" for group, count in groups.items())
+    without = [commit for commit in known.values() if commit.pins.group and not commit.requirements]
+    missing: tuple[str, ...] = ()
+    if without:
+        more = f", as {counted(len(without) - 1, 'other commit')}" if len(without) > 1 else ""
+        missing = (f"{_without_requirements(settings, without[0])}{more}: {_OTHER_PLATFORM}",)
     base = settings.bases.settings
     pinned = f"{base.installation.package.name} as {DOCKERFILE} of each commit pins it: {shares}"
-    return (pinned, *images.values(), *base.releases.notes(), *base.index.notes())
+    return (pinned, *images.values(), *missing, *base.releases.notes(), *base.index.notes())
 
 
 RECIPE = Recipe(

@@ -25,11 +25,9 @@ from perfbisect.environments.builders.cached import (
 )
 from perfbisect.environments.builders.release import add_alias, site_packages
 from perfbisect.environments.builders.wheel import (
-    CPU,
-    CUDA,
     ReleaseWheels,
     allowed_variants,
-    machine_cuda,
+    platform_of,
     wheel_index,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
@@ -40,7 +38,7 @@ from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
-_FOLDER, _PROJECT = "requirements", "pyproject.toml"
+REQUIREMENTS, _PROJECT = "requirements", "pyproject.toml"
 _NESTED = re.compile(r"^(?:-r|--requirement)[\s=]+(?P<path>\S+)")
 
 
@@ -74,7 +72,7 @@ def builder(
     settings = PinnedBaseSettings(
         installation,
         trees,
-        spec.option("platform") or (CUDA if machine_cuda(context.machine) else CPU),
+        spec.option("platform") or platform_of(context.machine),
         wheel_index(installation, template, context, variants),
         ReleaseWheels(installation, variant, "", context),
     )
@@ -101,7 +99,7 @@ def declared_bases(
 
     ``platform``: of which ``requirements/PLATFORM.txt`` is read.
     """
-    parts = [repository.tree_ids(shas, path) for path in (DOCKERFILE, _FOLDER, _PROJECT)]
+    parts = [repository.tree_ids(shas, path) for path in (DOCKERFILE, REQUIREMENTS, _PROJECT)]
     known: dict[tuple[str | None, ...], tuple[Pins | None, tuple[str, ...]]] = {}
     declared = {}
     for sha in shas:
@@ -110,7 +108,7 @@ def declared_bases(
         if state not in known:
             text = repository.read_text(sha, DOCKERFILE)
             pins = None if text is None else parse_pins(text)
-            places = (f"{_FOLDER}/{platform}.txt", "requirements.txt")
+            places = (f"{REQUIREMENTS}/{platform}.txt", "requirements.txt")
             texts = ((path, repository.read_text(sha, path)) for path in places)
             # The first place that a commit has counts.
             path, listed = next((found for found in texts if found[1] is not None), ("", None))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,42 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.cached import BuildContext, CachedBuilder, Found, Installation, Recipe
-from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels
+from perfbisect.environments.builders.cached import (
+    BuildContext,
+    CachedBuilder,
+    Found,
+    Installation,
+    Recipe,
+    requirement_name,
+)
+from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels, platform_of
 from perfbisect.environments.health import check_version
-from perfbisect.environments.packages import package
+from perfbisect.environments.packages import EnginePackage, package
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from perfbisect.system.files import replace_file
 
 
-def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseWheels, Found]:
+@dataclass(frozen=True)
+class ReleaseSettings:
+    """``wheels``: of the engine, which is the package itself or ``below`` it.
+
+    ``given``: the requirement of ``with=`` that names the engine below, which then is the same for all.
+    """
+
+    installation: Installation
+    wheels: ReleaseWheels
+    below: EnginePackage | None
+    given: str
+
+    def engine_version(self, version: str) -> str:
+        """The version of the engine of a release: its own, or the first of the same minor version."""
+        number = Version(version)
+        return version if self.below is None else f"{number.major}.{number.minor}.0"
+
+
+def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseSettings, Found]:
     """The builder of a package's releases."""
     requirement = spec.requirement("a package name")
     if str(requirement) != requirement.name:
@@ -33,9 +59,35 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseWheels, F
         )
     installation = Installation.of(spec, context, package(requirement.name, spec.option("package")))
     name, variant = installation.package.name, spec.option("variant")
-    wheels = ReleaseWheels(installation, variant, spec.option("wheel"), context)
+    below, given, compiled = None, "", installation
+    if installation.package.below:
+        beside = {requirement_name(word): word for word in installation.beside}
+        platform = platform_of(context.machine)
+        # Variants are those of an index.
+        below = min(
+            map(package, installation.package.below),
+            key=lambda row: (
+                row.name not in beside,
+                bool(variant) and not row.release_index,
+                row.platform != platform,
+            ),
+        )
+        given = beside.get(below.name, "")
+        if not given:
+            context = replace(context, limits=replace(context.limits, fixed=(below.distribution,)))
+        compiled = replace(installation, package=below)
+        layered = replace(
+            installation.package,
+            alias=below.alias,
+            drop=tuple(name for name in below.drop if name not in beside),
+            torch_backend=below.torch_backend,
+        )
+        installation = replace(installation, package=layered)
+    if given and (unused := {"variant", "wheel"} & set(spec.options)):
+        raise spec.error(f"{min(unused)}= does not apply to {given}", "leave one of them out")
+    wheels = ReleaseWheels(compiled, variant, spec.option("wheel"), context)
     if variant not in ("", DEFAULT) and not wheels.index.template:
-        problem = f"variant= of {name} needs the index of its releases"
+        problem = f"variant= of {wheels.package.name} needs the index of its releases"
         raise spec.error(problem, "add wheel=URL with {version} in it")
     client = None
     if version := spec.option("client"):
@@ -44,15 +96,16 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseWheels, F
         except InvalidVersion as error:
             problem = f"client={version!r} is not a version"
             raise spec.error(problem, "for example client=0.32.0") from error
-    return CachedBuilder(RECIPE, spec.text, context, wheels, kind="release", client=client)
+    settings = ReleaseSettings(installation, wheels, below, given)
+    return CachedBuilder(RECIPE, spec.text, context, settings, kind="release", client=client)
 
 
-def _version(wheels: ReleaseWheels, release: Found) -> str:
+def _version(settings: ReleaseSettings, release: Found) -> str:
     """The version of a release ``NAME==VERSION``; empty if it is not a release of this package."""
     try:
         requirement = Requirement(release.change.id)
         (pin,) = requirement.specifier
-        is_ours = canonicalize_name(requirement.name) == wheels.installation.package.name
+        is_ours = canonicalize_name(requirement.name) == settings.installation.package.name
         if pin.operator == "==" and is_ours:
             return str(Version(pin.version))
     except (InvalidRequirement, InvalidVersion, ValueError):
@@ -60,34 +113,58 @@ def _version(wheels: ReleaseWheels, release: Found) -> str:
     return ""
 
 
-def refuses(wheels: ReleaseWheels, release: Found) -> Refusal | None:
-    version = _version(wheels, release)
+def refuses(settings: ReleaseSettings, release: Found) -> Refusal | None:
+    version = _version(settings, release)
     if not version:
-        name = wheels.installation.package.name
+        name = settings.installation.package.name
         return Refusal(f"{release.change.id!r} is not a release {name}==VERSION", error=True)
-    return wheels.refusal(version)
+    return None if settings.given else settings.wheels.refusal(settings.engine_version(version))
 
 
-def key_parts(wheels: ReleaseWheels, release: Found) -> tuple[object, ...]:
-    version = _version(wheels, release)
-    return (version, *wheels.installation.key_parts(), *wheels.key_parts(version))
+def key_parts(settings: ReleaseSettings, release: Found) -> tuple[object, ...]:
+    version, parts = _version(settings, release), settings.installation.key_parts()
+    if settings.given:
+        return (version, *parts)
+    engine = settings.engine_version(version)
+    below = (settings.below.name, engine) if settings.below else ()
+    return (version, *parts, *below, *settings.wheels.key_parts(engine))
 
 
-def make(wheels: ReleaseWheels, release: Found, build: BuildRun, staging: Path) -> Mapping[str, Any]:
-    version, installation = _version(wheels, release), wheels.installation
-    requirements, variant = wheels.requirements(version)
-    installation.create_venv(build, staging, requirements, variant)
+def make(settings: ReleaseSettings, release: Found, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    version, installation, below = _version(settings, release), settings.installation, settings.below
+    engine, variant = settings.engine_version(version), ""
+    requirements: list[str] = []
+    if not settings.given:
+        requirements, variant = settings.wheels.requirements(engine)
+    if below is not None:
+        requirements.append(f"{installation.package.name}=={version}")
+    interpreter = installation.create_venv(build, staging, requirements, variant)
     if installation.package.alias is not None:
-        add_alias(site_packages(staging / "venv"), *installation.package.alias, version)
+        if settings.given:
+            listed = dict(line.split("==", 1) for line in uv.list_packages(build, interpreter))
+            engine = listed[below.name if below else installation.package.name]
+        add_alias(site_packages(staging / "venv"), *installation.package.alias, engine)
     return {"variant": variant or DEFAULT, **installation.limits.facts()}
 
 
-def check(wheels: ReleaseWheels, release: Found, build: BuildRun, folder: Path) -> Environment:
-    version = _version(wheels, release)
-    what = f"{wheels.installation.package.name}=={version}"
-    found = wheels.installation.import_engine(build, folder, what)
+def check(settings: ReleaseSettings, release: Found, build: BuildRun, folder: Path) -> Environment:
+    version = _version(settings, release)
+    what = f"{settings.installation.package.name}=={version}"
+    found = settings.installation.import_engine(build, folder, what)
     check_version(build, found, version, what)
     return found.checked(found.commit, uv.list_packages(build, found.interpreter), {})
+
+
+def notes(
+    settings: ReleaseSettings, _known: Mapping[str, Found], _stamps: Sequence[Environment]
+) -> tuple[str, ...]:
+    if settings.below is None:
+        return settings.wheels.notes()
+    name, engine = settings.installation.package.name, settings.below.name
+    if settings.given:
+        return (f"each release of {name} is installed over {settings.given}",)
+    minor = f"each release of {name} is installed over {engine} of its minor version (0.30.1 over 0.30.0)"
+    return (minor, *settings.wheels.notes())
 
 
 def site_packages(venv: Path) -> Path:
@@ -121,5 +198,5 @@ RECIPE = Recipe(
     key_parts=key_parts,
     make=make,
     check=check,
-    notes=lambda wheels, _known, _stamps: wheels.notes(),
+    notes=notes,
 )

