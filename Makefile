@@ -5,7 +5,7 @@
 #   make demo            find a planted slow commit with the real vLLM on CPU       (15 minutes, 4 GB)
 #   make demo-fast       the same with a pretend engine                             (2 minutes)
 #   make demo-compare    compare commits whose difference is known, real vLLM      (1 hour)
-#   make demo-releases   bisect real releases of vLLM on CPU                        (1 hour)
+#   make demo-releases   bisect real releases of vLLM or vLLM-Omni on CPU           (1 hour)
 #   make demo-track      detect planted changes in generated nightly results        (minutes)
 #   make demo-nightly    run ten nights with planted regressions and failures       (minutes)
 #   make demo-omni       bisect planted changes of speech with the real vLLM-Omni  (2 hours)

@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = new_folder("demo-omni")
     say(f"installing vLLM-Omni {omni_cpu.VERSION} with its dependencies (about 3 GB, once)")
     omni = omni_cpu.install(folder / "install.log")
-    omni_cpu.make_model(omni)
+    omni_cpu.make_model(omni.interpreter)
     draw = random.Random(options.seed)
     places = {name: draw.randrange(1, COMMITS + 1) for name in PLANTS}
     names = [options.only] if options.only else list(PLANTS)

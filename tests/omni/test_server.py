@@ -86,7 +86,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     """The server, started, measured and stopped by the executor that measures every launch."""
     folder = tmp_path_factory.mktemp("omni")
     omni = omni_cpu.install(folder / "install.log")
-    omni_cpu.make_model(omni)
+    omni_cpu.make_model(omni.interpreter)
     served = Served(omni, load_cell(omni_cpu.CELL))
     spec = f"existing:{omni.interpreter},package=vllm_omni"
     executor = LocalExecutor(make_builder(spec, repository=None, cache=CACHE), profile=load_machine("cpu"))
