@@ -47,12 +47,12 @@ class Limit:
 
 
 LIMITS: Mapping[str, Limit] = {
-    "mirror pairs": Limit(33, 40),
-    "used once": Limit(942, 550),
-    "classes": Limit(702, 450),
+    "mirror pairs": Limit(32, 40),
+    "used once": Limit(550, 550),
+    "classes": Limit(684, 450),
     "own imports": Limit(6.81, 5.5),
     "chain": Limit(7, None),
-    "comments": Limit(1.6, 1.5, rises=True),
+    "comments": Limit(1.79, 1.5, rises=True),
 }
 """Moved only towards the goal, to what ``python -m scripts.house`` prints."""
 

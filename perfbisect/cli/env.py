@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from perfbisect.commands.options import BuildOptions, Constraints, Env, ExcludeNewer, InRepository
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Option, UnitParam, prints
 from perfbisect.commands.workspace import Workspace
-from perfbisect.common.quantities import parse_age, parse_size
+from perfbisect.common.quantities import BYTES, HOURS, parse_quantity
 from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
 
 if TYPE_CHECKING:
     from perfbisect.commands.documents import CacheFolderDocument
     from perfbisect.environments.gc import CacheEntry
+
+AGE = UnitParam("age", partial(parse_quantity, units=HOURS, what="age; write 30d, 2w or 12h"), "h")
+SIZE = UnitParam("size", partial(parse_quantity, units=BYTES, what="size; write 50G, 500M or 1.5T"), "M", 1e6)
 
 
 def _row(entry: CacheEntry) -> CacheFolderDocument:
@@ -108,13 +112,11 @@ def gc(
     *,
     older_than: Annotated[
         float | None,
-        Option("Those last used longer ago: 30d, 2w, 12h.", type=UnitParam("age", parse_age, "h")),
+        Option("Those last used longer ago: 30d, 2w, 12h.", type=AGE),
     ] = None,
     keep: Annotated[
-        int | None,
-        Option(
-            "The longest unused, until so much is left: 50G.", type=UnitParam("size", parse_size, "M", 1e6)
-        ),
+        float | None,
+        Option("The longest unused, until so much is left: 50G.", type=SIZE),
     ] = None,
     dry_run: Annotated[bool, Option("Say what would be removed; remove nothing.")] = False,
 ) -> CommandResult:

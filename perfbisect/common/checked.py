@@ -6,6 +6,7 @@ Used in the models of journals, bundles and manifests, so that such a value is c
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -42,22 +43,21 @@ def require_argument(text: str) -> str:
     return text
 
 
-def _require_token(text: str) -> str:
-    if text and not is_token(text):
-        raise ValueError(f"{text!r} is no token: 32 hex digits, or empty")
-    return text
+def required(is_valid: Callable[[str], bool], what: str) -> AfterValidator:
+    """Refuses text that is not valid: it is no ``what``."""
+
+    def check(text: str) -> str:
+        if not is_valid(text):
+            raise ValueError(f"{text!r} is no {what}")
+        return text
+
+    return AfterValidator(check)
 
 
-def _require_name(text: str) -> str:
-    if not is_name(text):
-        raise ValueError(f"{text!r} is no name of a file")
-    return text
-
-
-Token = Annotated[str, AfterValidator(_require_token)]
+Token = Annotated[str, required(lambda text: not text or is_token(text), "token: 32 hex digits, or empty")]
 """The token of a launch, or empty."""
 
-FileName = Annotated[str, AfterValidator(_require_name)]
+FileName = Annotated[str, required(is_name, "name of a file")]
 """The name of a file or folder, without a path."""
 
 InnerPath = Annotated[str, AfterValidator(require_inner_path)]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import datetime, timezone
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m(?:in)?)?")
-_AGE = re.compile(rf"{_NUMBER}([dhw])")
-_SIZE = re.compile(rf"{_NUMBER}\s*([kmgt])i?b?")
+_WITH_UNIT = re.compile(rf"{_NUMBER}\s*([a-z]+)")
 _SHARE = re.compile(rf"{_NUMBER}\s*%")
-_HOURS = {"h": 1.0, "d": 24.0, "w": 168.0}
-_BYTES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+HOURS = {"h": 1.0, "d": 24.0, "w": 168.0}
+BYTES = {unit + rest: 1e3 ** (1 + "kmgt".index(unit)) for unit in "kmgt" for rest in ("", "b", "i", "ib")}
+"""Unit -> bytes, in steps of a thousand."""
 
 
 def parse_minutes(text: str) -> float:
@@ -26,20 +28,15 @@ def parse_minutes(text: str) -> float:
     return minutes
 
 
-def parse_age(text: str) -> float:
-    """Hours of an age. :raises ValueError: not an age."""
-    found = _AGE.fullmatch(text.strip().lower())
-    if not found:
-        raise ValueError(f"{text!r} is no age; write 30d, 2w or 12h")
-    return float(found[1]) * _HOURS[found[2]]
+def parse_quantity(text: str, units: Mapping[str, float], what: str) -> float:
+    """A number with one of these units.
 
-
-def parse_size(text: str) -> int:
-    """Bytes of a size, with units of a thousand. :raises ValueError: not a size."""
-    found = _SIZE.fullmatch(text.strip().lower())
-    if not found:
-        raise ValueError(f"{text!r} is no size; write 50G, 500M or 1.5T")
-    return int(float(found[1]) * _BYTES[found[2]])
+    :raises ValueError: it is none; the message says ``what`` it is not.
+    """
+    found = _WITH_UNIT.fullmatch(text.strip().lower())
+    if not found or found[2] not in units:
+        raise ValueError(f"{text!r} is no {what}")
+    return float(found[1]) * units[found[2]]
 
 
 def parse_share(text: str) -> float:

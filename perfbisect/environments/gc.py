@@ -67,7 +67,7 @@ def collect(
     path: Path,
     *,
     older_than: timedelta | None = None,
-    keep_bytes: int | None = None,
+    keep_bytes: float | None = None,
     dry_run: bool = False,
     now: float,
 ) -> GcResult:
@@ -146,7 +146,7 @@ def _modified_at(path: Path) -> float:
 
 
 def _removal_reason(
-    entry: CacheEntry, older_than: timedelta | None, keep_bytes: int | None, now: float, total: int
+    entry: CacheEntry, older_than: timedelta | None, keep_bytes: float | None, now: float, total: int
 ) -> str:
     """Why an entry is removed; empty if it is kept."""
     if entry.kind == "unfinished":

@@ -19,8 +19,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from perfbisect.common.checked import required
 from perfbisect.common.json_text import WRONG_SHAPE, compact
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.measure.attempt import plain
@@ -50,12 +51,6 @@ SCHEMA: Final = 1
 KINDS: Final[frozenset[str]] = frozenset(get_args(EventKind))
 
 
-def _zoned(time: str) -> str:
-    if datetime.fromisoformat(time).tzinfo is None:
-        raise ValueError("a time has a zone")
-    return time
-
-
 _FACTS: Final[Mapping[EventKind, str]] = {"finished": "facts", "failed": "facts"}
 """Name of what is kept packed in the events of a kind."""
 
@@ -73,7 +68,9 @@ class JournalEvent:
     """One line of a journal: ``seq`` counts from 0, ``time`` is ISO 8601 in UTC. ``file``: the journal."""
 
     seq: Annotated[int, Field(strict=True, ge=0)]
-    time: Annotated[str, AfterValidator(_zoned)]
+    time: Annotated[
+        str, required(lambda text: datetime.fromisoformat(text).tzinfo is not None, "time with a zone")
+    ]
     kind: Annotated[EventKind, Field(alias="event")]
     data: Mapping[str, Any]
     file: Path = field(default=Path("journal.jsonl"), compare=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal
 
 from perfbisect.common.text import hint, nearest
@@ -172,13 +172,13 @@ def parse_metric(text: str) -> MetricRef:
     return MetricRef(name, statistic or ("median" if metric.per_request else ""))
 
 
-def is_metric(text: str) -> bool:
-    """Whether :func:`parse_metric` reads it."""
+@lru_cache(maxsize=4096)
+def find_metric(text: str) -> MetricRef | None:
+    """As :func:`parse_metric`, or None."""
     try:
-        parse_metric(text)
+        return parse_metric(text)
     except UsageError:
-        return False
-    return True
+        return None
 
 
 def check_metrics(value: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -10,15 +10,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from perfbisect.common.quantities import moment
-from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import Evidence
-from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.model.metric import MetricRef, find_metric
 
 _FIRST = date(1970, 1, 1)
 
@@ -236,21 +234,13 @@ class Point(ReportedResult[float]):
     def metrics(self) -> Iterator[tuple[MetricRef, float]]:
         """The values of metrics that the table knows, by name."""
         for name, value in sorted(self.values.items()):
-            if (ref := _known_metric(name)) is not None:
+            if (ref := find_metric(name)) is not None:
                 yield ref, value
 
     def rejected(self, kind: RejectionKind, why: Evidence) -> RejectedResult:
         """The same result as one that is no point."""
         night = self.night or self.began[:10]
         return RejectedResult(self.build, kind, why, self.raw, self.record, self.cell, night)
-
-
-@lru_cache(maxsize=4096)
-def _known_metric(name: str) -> MetricRef | None:
-    try:
-        return parse_metric(name)
-    except UsageError:
-        return None
 
 
 ALONE = "alone"

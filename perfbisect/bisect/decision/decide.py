@@ -120,7 +120,9 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     if steps:
         return multi_step.next_action(state, posterior, steps, context)
     rivals = Rivals(posterior, compiles_each=state.plan.compiles_each)
-    if not context.pending and is_gradual(state, rivals):
+    # Few positions or launches cannot tell a slope from a step.
+    may_be_slope = len(rivals.plain.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
+    if not context.pending and may_be_slope and rivals.builds.is_slope:
         return outcome.gradual(state, posterior, rivals)
     action = search(state, posterior, (0, state.plan.n), context)
     if not isinstance(action, RangeResult):
@@ -131,12 +133,6 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     if action.verdict == "not reproduced":
         return outcome.no_step(state, posterior)
     return outcome.unconfirmed(state, posterior)
-
-
-def is_gradual(state: SearchState, rivals: Rivals) -> bool:
-    """Whether enough positions show a slope rather than a step."""
-    enough = len(rivals.plain.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
-    return enough and rivals.builds.is_slope
 
 
 def _compares_machines(state: SearchState) -> bool:

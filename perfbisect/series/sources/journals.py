@@ -24,7 +24,7 @@ from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.commit_details import Evidence
-from perfbisect.model.metric import is_metric, parse_metric
+from perfbisect.model.metric import find_metric
 from perfbisect.series.points import (
     ALONE,
     Build,
@@ -322,9 +322,9 @@ def _launch_point(
         began=began,
         ended=began,
         values={
-            name: attempt.value(parse_metric(name))
+            name: attempt.value(ref)
             for name in sorted(names)
-            if not name.endswith(":std") and is_metric(name)
+            if not name.endswith(":std") and (ref := find_metric(name)) is not None
         },
         covariates=known(covariates),
         start=_start(attempt),

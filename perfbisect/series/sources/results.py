@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
@@ -163,7 +164,12 @@ def _point(
     for field, value in load.items():
         if field in name.fields and name.fields[field] != value:
             raise ValueError(f"the file's name says {field} {name.fields[field]}, the result {value}")
-    commands, device = _parse_commands(file.beside)
+    commands, device = ReportedWorkload({}, WORKLOAD_PARTS), ""
+    # The commands beside a result only say more of its workload: where they cannot be read it stays a point.
+    with suppress(*WRONG_SHAPE, UsageError):
+        beside: Any = parse_json(file.beside) if file.beside else {}
+        commands = parse_command(str(beside["client_command"]))
+        device = str(beside.get("gpu_type") or "").strip()
     if not (result.began or name.time or result.ended):
         raise ValueError("says no time at which it was measured")
     length = timedelta(seconds=float(result.covariates.get("duration") or 0))
@@ -239,15 +245,6 @@ def _parse_name(name: str) -> ReportedWorkload:
     except UsageError:
         stem = name.removesuffix(".json")
         return ReportedWorkload({}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem) or stem)
-
-
-def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
-    """The workload and the device that the commands beside a result say; empty without them."""
-    try:
-        document: Any = parse_json(text) if text else {}
-        return parse_command(str(document["client_command"])), str(document.get("gpu_type") or "").strip()
-    except (*WRONG_SHAPE, UsageError):
-        return ReportedWorkload({}, WORKLOAD_PARTS), ""
 
 
 def parse_time(text: str, zone: str) -> datetime:
