@@ -200,6 +200,8 @@ def test_no_token_comes_from_a_dead_engine() -> None:
     with serving() as server:
         core = next(child for child in server.children() if child.name() == "VLLM::EngineCor")
         core.kill()
+        # The kernel takes a moment to end it, in which the server still answers.
+        until(lambda: core.pid not in psutil.pids() or core.status() == psutil.STATUS_ZOMBIE)
         with pytest.raises(requests.ConnectionError):
             server.complete()
         assert server.process.wait(10) == 0  # as the real one does when its core is killed

@@ -190,6 +190,8 @@ class Handler(BaseHTTPRequestHandler):
         completions, streams = self.engine.count(stream)
         if faults.wanted("die_at_first") or (faults.wanted("die_in_bench") and completions >= DIE_AT_REQUEST):
             self.engine.die()
+        while not processes.alive(self.engine.children[0]):
+            time.sleep(1.0)  # No token comes without the core; the server is about to end.
         prompt, count = asked.get("prompt") or "", asked.get("max_tokens") or 16
         if len(prompt.split()) + count > self.engine.max_model_len:
             self._error(400, f"This model's maximum context length is {self.engine.max_model_len} tokens.")
