@@ -71,6 +71,7 @@ class TestHistory:
         assert changes[2].subject == subjects[2]
         assert "ünïcode \u202e" in changes[3].subject
 
+    @pytest.mark.processes
     def test_ten_thousand_commits(self, tmp_path: Path) -> None:
         writer = HistoryWriter(tmp_path / "repo")
         for number in range(10_000):

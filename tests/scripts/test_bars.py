@@ -66,6 +66,7 @@ def test_what_is_excluded_is_drawn_once_more() -> None:
             list(check([Experiment("rate 0.1", 5, partial(draw, 0.1), (ONE,))], 3, 1.0, pool))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("rate", "code"), [(0.0, 0), (0.3, 1)])
 def test_the_command_says_seed_counts_and_verdicts(
     rate: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

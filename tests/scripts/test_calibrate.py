@@ -96,6 +96,7 @@ def test_a_narrowed_range_is_no_name_and_blames_where_nothing_changed(step, culp
     assert (session.right, session.held) == (right, held)
 
 
+@pytest.mark.processes
 def test_the_command():
     argv = [sys.executable, "-m", "scripts.calibrate", "--seeds", "1", "--worlds", "place -10 %; third of"]
     got = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()

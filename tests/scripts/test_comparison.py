@@ -40,6 +40,7 @@ def test_a_side_that_never_gives_a_value_ends_it() -> None:
     assert comparison.result()[0] == "inconclusive"
 
 
+@pytest.mark.processes
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "3", "--worlds", "40 %"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
