@@ -28,13 +28,7 @@ def report_html(report: Report, *, plotly: str = "", home: str = "") -> str:
     """The page. ``plotly``: where its plotting script is, if not in it; ``home``: the page that led here."""
     blocks = [*report.blocks, *(block for section in report.sections for block in section.blocks)]
     figures = {block.name: dict(block.plot) for block in blocks if isinstance(block, Figure)}
-    own = ""
-    if figures and not plotly:
-        # Slow to import, as is jinja2 below, and only a report needs them.
-        from plotly.offline import get_plotlyjs
-
-        # A browser turns CR LF into LF before it compares the hash of the page's policy.
-        own = str(get_plotlyjs()).replace("\r\n", "\n")
+    own = _plotly_script() if figures and not plotly else ""
     script = _shipped("report.js") if figures else ""
     copy = _shipped("copy.js") if any(isinstance(block, Code | Command) for block in blocks) else ""
     return (
@@ -59,6 +53,15 @@ def embedded_json(value: object) -> str:
     """JSON that no HTML parser takes for markup, whatever stands in its strings."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+@cache
+def _plotly_script() -> str:
+    # Slow to import, as is jinja2 below, and only a report needs them.
+    from plotly.offline import get_plotlyjs
+
+    # A browser turns CR LF into LF before it compares the hash of the page's policy.
+    return str(get_plotlyjs()).replace("\r\n", "\n")
 
 
 @cache
