@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.policy import bisect_policy
 from perfbisect.commands.experiments import EXPERIMENTS, experiment_of
 from perfbisect.commands.wings import wings
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
+from perfbisect.jobs.loop import JobState, SlotView
+from perfbisect.jobs.plans import require_plan
+from perfbisect.jobs.replay import LaunchRequest, launches
+from perfbisect.machine.slots import Slot
 from perfbisect.report.markdown import report_markdown
 from tests.golden.worlds import FROZEN, JOURNAL, PLACE, WORLDS
 from tests.jobs.world import Clock
@@ -63,6 +69,31 @@ def test_a_frozen_job_has_a_result_before_its_end(name: str, tmp_path: Path) -> 
     for count in range(1, len(events), 7):
         result = kind.result(job, events[:count])
         assert kind.status(result).outcome == kind.report(result).verdict.text == "unfinished"
+
+
+# One was frozen when its ends had ten rounds, not twelve: it went on to search in the eleventh.
+@pytest.mark.parametrize("name", [x for x in NAMES if x.startswith("bisect-") and x != "bisect-too-small"])
+def test_a_frozen_bisection_decides_as_it_did(name: str, tmp_path: Path) -> None:
+    """After kill -9 at any event the journal up to there is all that the next decision is made from."""
+    job = thawed(name, tmp_path)
+    events = read(job.journal).events
+    started = [(count, event.data) for count, event in enumerate(events) if event.kind == "started"]
+    slots = tuple(Slot(name) for name in dict.fromkeys(str(data["slot"]) for _, data in started))
+    compared = 0
+    for count, data in started:
+        # Each is decided anew by a policy that saw nothing before; a revert needs the repository.
+        if data["purpose"] == "revert":
+            continue
+        before = events[:count]
+        policy = bisect_policy(job, require_plan(job, before, BisectPlan), None)
+        slot = next(slot for slot in slots if slot.name == data["slot"])
+        decision = policy.next(JobState(before, launches(before)), SlotView(slot, slots, slots))
+        assert isinstance(decision, LaunchRequest), count
+        assert [decision.position, decision.purpose, decision.runs, decision.why] == [
+            data[field] for field in ("position", "purpose", "runs", "why")
+        ], count
+        compared += 1
+    assert compared > 5
 
 
 def test_there_is_a_frozen_job_of_each_kind_and_state() -> None:
