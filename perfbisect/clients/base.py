@@ -156,7 +156,8 @@ class Client(ABC):
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
         """:raises UsageError: results of this cell do not report the metric."""
         key, reported = metric_key(metric), (*self.metrics(cell), *self.may_report(cell))
-        is_stage = metric.name.startswith(STAGE) and metric.statistic in STAGE_STATISTICS
+        has_statistic = metric.statistic in STAGE_STATISTICS or not metric.metric.per_request
+        is_stage = metric.name.startswith(STAGE) and has_statistic
         if key in reported or (self.reports_stages and is_stage):
             return
         step = "choose one of these, or extend percentile_metrics or metric_percentiles in the cell"

@@ -22,6 +22,7 @@ from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families.probes import CHAT, EDITS, IMAGES, SPEECH, VIDEOS, audible
+from perfbisect.serving.first_chunks import FIRST_CHUNK, LEAST_PERCENT
 
 _SUFFIX = {
     "audio_rtf": "",
@@ -37,9 +38,6 @@ _AGREE = 0.02
 
 _NO_SOUND = 0.02
 """Share of the median duration below which a request counts as silent."""
-
-_SILENT = 0.01
-"""Percentile that is effectively the minimum: shows requests without sound."""
 
 _RAW_SOUND = {"stream_format": "audio", "response_format": "pcm"}
 """Response format of speech: the client counts bytes as 16-bit samples.
@@ -89,7 +87,7 @@ class OmniBench(Client):
     def options(self, cell: Cell) -> dict[str, object]:
         """See :class:`Client`. :raises UsageError: the backend or the response format does not fit."""
         requested = _percentile_metrics(cell)
-        lowest = (_SILENT,) if "audio_duration" in requested else ()
+        lowest = (LEAST_PERCENT,) if "audio_duration" in requested else ()
         body = dict(cell.extra_body)
         if look_up_backend(cell).endpoint == SPEECH:
             for name, value in {**_RAW_SOUND, "stream": True}.items():
@@ -130,11 +128,16 @@ class OmniBench(Client):
         return tuple(keys)
 
     def may_report(self, cell: Cell) -> tuple[str, ...]:
-        """Metrics of servers that report their stages, and peak memory."""
-        backend = look_up_backend(cell)
+        """Metrics of servers that report their stages, peak memory, the first sound of each answer."""
+        backend, requested = look_up_backend(cell), _percentile_metrics(cell)
         names = ["peak_memory_mb"] if backend.image or backend.video else []
         names += ["video_generation", "video_rtf"] if backend.video else []
         keys = [f"{name}:{part}" for name in names for part in ("median", "mean")]
+        keys += [f"audio_ttfp:p{LEAST_PERCENT:g}"] if "audio_ttfp" in requested else []
+        if backend.endpoint == SPEECH:
+            percentiles = (LEAST_PERCENT, *cell.metric_percentiles)
+            parts = ("median", "mean", *(f"p{percentile:g}" for percentile in percentiles))
+            keys += [f"{FIRST_CHUNK}:{part}" for part in parts]
         return (*keys, *(["denoise_step_latency:mean"] if backend.image else []))
 
     def field(self, key: str) -> str:
@@ -181,7 +184,7 @@ class OmniBench(Client):
 
     def _silent(self, document: Document, values: Mapping[str, float]) -> list[str]:
         median = values.get("audio_duration:median")
-        shortest = self.reported(document, f"audio_duration:p{_SILENT:g}")
+        shortest = self.reported(document, f"audio_duration:p{LEAST_PERCENT:g}")
         if median is None or shortest is None or shortest > _NO_SOUND * median:
             return []
         lengths = f"the shortest is {shortest:.2f} s, the median {median:.2f} s"

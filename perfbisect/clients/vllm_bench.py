@@ -23,12 +23,9 @@ from perfbisect.clients.base import (
     token_values,
 )
 from perfbisect.errors import ClientError, UsageError
-from perfbisect.model.attempt import RunResult
+from perfbisect.model.attempt import RunResult, relative_spread
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families.text import CHAT, COMPLETIONS
-
-_MAD_TO_SIGMA = 1.4826
-"""Standard deviation of a normal distribution over its MAD."""
 
 _AGREE = 0.01
 """Relative tolerance between a reported median and that of its requests."""
@@ -117,8 +114,7 @@ class VllmBench(Client):
         requests = {
             f"{name}:median": raw for name, raw in _request_values(document, totals.completed).items()
         }
-        middles = {key: statistics.median(raw) for key, raw in requests.items()}
-        medians = {key: middle * 1000 for key, middle in middles.items()}
+        medians = {key: statistics.median(raw) * 1000 for key, raw in requests.items()}
         for key in ("ttft:median", "e2el:median"):
             reported, median = values.get(key), medians.get(key)
             if reported is None or median is None:
@@ -133,12 +129,7 @@ class VllmBench(Client):
         for guard in cell.guards:
             if guard in ACCEPTANCE and guard not in values:
                 warnings.append(f"{guard} is a guard but was not reported")
-        spread = {}
-        for key, raw in requests.items():
-            middle = middles[key]
-            if key in values:
-                mad = statistics.median(abs(value - middle) for value in raw)
-                spread[key] = _MAD_TO_SIGMA * mad / middle if middle > 0 else 0.0
+        spread = {key: relative_spread(raw) for key, raw in requests.items() if key in values}
         return RunResult(
             index=index,
             seed=seed,

@@ -150,13 +150,16 @@ class InterferenceLimits:
     """Maximum MiB of another process on a device of the slot; a bare CUDA context has more."""
     slowed: float | None = 0.05
     """Maximum share of the samples in which heat or power supply slowed a device."""
+    late_packets: float | None = 0.25
+    """Maximum lateness of first packets at the client, as a share of the server's median TTFP; see
+    :func:`perfbisect.machine.late_packets.late_packets_reason`."""
     clock: float | None = 0.3
     """Minimum median SM clock of a busy device, as a share of its maximum; power caps stay above it."""
 
 
 UNJUDGED = InterferenceLimits(
     foreign_cpu=None, steal=None, available=None, memory_pressure=None, device_memory=None, slowed=None,
-    clock=None,
+    late_packets=None, clock=None,
 )  # fmt: skip
 """No limits; only devices outside the slot are reported."""
 

@@ -18,15 +18,17 @@ from perfbisect.common.json_text import parse_json
 from perfbisect.errors import ClientError, FaultCode, Interrupted, MachineError, PerfbisectError, ServerError
 from perfbisect.machine.devices import Gpu, Smi
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits, interference_reason
+from perfbisect.machine.late_packets import late_packets_reason
 from perfbisect.machine.sampler import Sampler
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import Sink
 from perfbisect.measure.faults import ATTEMPT_ERRORS, BlamedError, DiscardedRunError, is_own_error
 from perfbisect.measure.record import END_OF_LOG, AttemptRecord
-from perfbisect.model.attempt import RunResult
+from perfbisect.model.attempt import RunResult, relative_spread
 from perfbisect.model.cell import Cell
 from perfbisect.model.counters import COUNTERS_FACT, CPU_FACT
 from perfbisect.serving.counters import CpuReading, cpu_increase, hit_rate, prefix_cache, read_cpu
+from perfbisect.serving.first_chunks import FIRST_CHUNK, first_chunk_values, read_first_chunks
 from perfbisect.serving.server import Server
 from perfbisect.system import logs, processes
 from perfbisect.system.commands import ProcessResult, run_script
@@ -39,6 +41,9 @@ _LARGEST_RESULT = 1 << 29
 _CLIENT_GRACE_S = 3.0
 """For a client to end after its server; some wait a minute for it to return."""
 
+
+_LOG_OF_REQUEST = 16 << 10
+"""Bytes of a server's log that an answer with sound may have; tables of its stages take 6 KiB."""
 
 _NEXT = "none needed, it is measured again; or end other processes on this machine"
 
@@ -131,9 +136,13 @@ class BenchRuns:
             MachineError: another process listens on the port or used the machine.
             Interrupted: a stop was requested.
         """
-        with self.monitor.sample(measured=index > 0 and judged) as sampled:
+        is_measured = index > 0 and judged
+        with self.monitor.sample(measured=is_measured) as sampled:
             run = self._run(name, index, seed)
-        return replace(run, facts={**run.facts, "sampled": sampled})
+        run = replace(run, facts={**run.facts, "sampled": sampled})
+        if reason := late_packets_reason(run, self.monitor.limits) if is_measured else None:
+            raise DiscardedRunError(f"discarded: {reason}", next_step=_NEXT)
+        return run
 
     def _run(self, name: str, index: int, seed: int) -> RunResult:
         request = self.record.request
@@ -191,14 +200,28 @@ class BenchRuns:
             COUNTERS_FACT: {"before": before.stages, "after": after.stages},
             CPU_FACT: cpu_s,
         }
+        values = {**run.values, **after.since(before).queue_values()}
+        if rate is not None:
+            values["prefix_cache_hit_rate"] = rate
+        chunks = self._first_chunks(cell, run)
         return replace(
             run,
             index=index,
             seed=seed,
             seconds=ended.seconds,
             raw=str(result),
-            values={**run.values, **({} if rate is None else {"prefix_cache_hit_rate": rate})},
+            values={**values, **first_chunk_values(chunks, cell.metric_percentiles)},
+            spread={**run.spread, **({f"{FIRST_CHUNK}:median": relative_spread(chunks)} if chunks else {})},
             facts={**run.facts, **facts},
+        )
+
+    def _first_chunks(self, cell: Cell, run: RunResult) -> tuple[float, ...]:
+        """The server's own TTFP of each request of a run, ms; none if it does not log them."""
+        requests = run.facts.get("completed", 0)
+        if f"{FIRST_CHUNK}:median" not in self.record.instrument.may_report(cell):
+            return ()
+        return read_first_chunks(
+            logs.text_of(self.server.owned.log, _LOG_OF_REQUEST * (requests + 1)), requests
         )
 
     def measure(self, sink: Sink) -> None:

@@ -145,6 +145,13 @@ def robust_center(values: Sequence[float]) -> float:
     return median(values) if len(values) < 5 else fmean(sorted(values)[1:-1])
 
 
+def relative_spread(values: Sequence[float]) -> float:
+    """The robust coefficient of variation: MAD x 1.4826 / median; 0 where the median is not positive."""
+    middle = median(values)
+    # A normal distribution has a standard deviation of 1.4826 MAD.
+    return 1.4826 * median(abs(value - middle) for value in values) / middle if middle > 0 else 0.0
+
+
 def key(metric: MetricRef) -> str:
     """The key of a metric in :class:`RunResult`, always with its statistic."""
     return f"{metric.name}:{metric.statistic}" if metric.statistic else metric.name

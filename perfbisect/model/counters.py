@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfbisect.model.attempt import RunResult
+from perfbisect.model.metric import STAGE
 
 COUNTERS_FACT = "engine_counters"
 CPU_FACT = "cpu_seconds"
@@ -21,7 +22,8 @@ class EngineCounters:
     ``requests``: finished ones; ``queue_s``, ``prefill_s``, ``decode_s``, ``request_s``: their seconds;
     ``prompt_tokens``, ``generation_tokens``; ``iterations`` of the engine with their ``iteration_tokens``;
     ``preemptions``; ``prefix_queries`` and ``prefix_hits`` in tokens; ``drafts``, ``draft_tokens``,
-    ``accepted_tokens``. A counter that the engine does not have is absent.
+    ``accepted_tokens``; ``first_packets`` of sound, with ``first_packet_s`` from the request to each. A
+    counter that the engine does not have is absent.
     """
 
     stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -46,6 +48,15 @@ class EngineCounters:
         """A counter summed over the stages; None if no stage has it."""
         values = [counters[name] for counters in self.stages.values() if name in counters]
         return math.fsum(values) if values else None
+
+    def queue_values(self) -> dict[str, float]:
+        """The metric of each stage's queue: the mean of its requests, ms."""
+        return {
+            f"{STAGE}{stage}.queue_ms": 1e3 * counters["queue_s"] / counters["requests"]
+            for stage, counters in self.stages.items()
+            # An engine without stages has its queue among the phases of a request.
+            if stage and counters.get("requests") and "queue_s" in counters
+        }
 
     @classmethod
     def from_json(cls, document: object) -> EngineCounters:

@@ -16,6 +16,9 @@ Direction = Literal["lower", "higher"]
 STAGE = "stage."
 """Prefix of stage metrics: ``stage.QwenImagePipeline.diffuse``."""
 
+_QUEUE = re.compile(rf"{re.escape(STAGE)}([\w-]+)\.queue_ms")
+"""Metric of a stage that an engine counts: the mean time that requests of a run waited for it."""
+
 _REFERENCE = re.compile(
     r"^(?P<name>[a-z][a-z0-9_]*|stage\.[\w.-]+)(?::(?P<statistic>median|mean|std|p\d{1,2}(?:\.\d+)?))?$"
 )
@@ -64,6 +67,7 @@ _ROWS = (
     Metric("output_tput_per_gpu", "tok/s/GPU", "higher", 0.03, "output token throughput of a GPU"),
     Metric("input_tput_per_gpu", "tok/s/GPU", "higher", 0.03, "input token throughput of a GPU"),
     _request("audio_ttfp", "ms", "lower", 0.05, "time to first audio packet (TTFP)"),
+    _request("audio_first_chunk", "ms", "lower", 0.05, "TTFP as the server measures it"),
     _request("audio_rtf", "ratio", "lower", 0.03, "real-time factor: processing time / audio duration"),
     Metric("audio_throughput", "audio-s/s", "higher", 0.03, "audio seconds per wall second"),
     _share(
@@ -129,6 +133,8 @@ def row(name: str) -> Metric:
     """
     if not name.startswith(STAGE):
         return METRICS[name]
+    if queue := _QUEUE.fullmatch(name):
+        return Metric(name, "ms", "lower", 0.05, f"time of a request in the queue of stage {queue[1]}")
     unit = "ms" if name.endswith("_ms") else "s"
     return Metric(name, unit, "lower", 0.05, f"time of {name.removeprefix(STAGE)}", per_request=True)
 

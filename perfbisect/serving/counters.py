@@ -1,6 +1,7 @@
 """Counters that an engine serves on ``/metrics``, and CPU seconds of its processes.
 
-The names are those of vLLM 0.5 to 0.32; vLLM-Omni has them with the labels ``stage`` and ``replica``.
+The names are those of vLLM 0.5 to 0.32; vLLM-Omni has them with the labels ``stage`` and ``replica``, and
+names of its own, ``vllm_omni:...``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from typing import Final
 from perfbisect.model.counters import EngineCounters
 from perfbisect.system.processes import Identity, Process
 
-_SAMPLE = re.compile(r"vllm:(?P<name>[\w:]+)(?P<labels>\{.*\})?[ \t]+(?P<value>\S+)(?:[ \t]+-?\d+)?[ \t]*")
+_SAMPLE = re.compile(
+    r"vllm(?P<omni>_omni)?:(?P<name>[\w:]+)(?P<labels>\{.*\})?[ \t]+(?P<value>\S+)(?:[ \t]+-?\d+)?[ \t]*"
+)
 _STAGE = re.compile(r'[{,]\s*stage="([\w.:/-]{1,60})"')
 """Names are shown in reports: what else a label may hold is no stage."""
+
+_OMNI: Final = "omni:"
+"""Begins a name of vLLM-Omni, whose totals over all stages are called as vLLM's counters of one."""
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "requests": ("e2e_request_latency_seconds_count", "request_success_total"),
@@ -37,6 +43,8 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "drafts": ("spec_decode_num_drafts_total",),
     "draft_tokens": ("spec_decode_num_draft_tokens_total",),
     "accepted_tokens": ("spec_decode_num_accepted_tokens_total",),
+    "first_packets": (f"{_OMNI}audio_ttfp_s_count",),
+    "first_packet_s": (f"{_OMNI}audio_ttfp_s_sum",),
 }
 """Counter -> its names on a page, the latest era first; the first that a page has counts."""
 
@@ -46,10 +54,12 @@ _KIND = re.compile(r"_(?:sum|count|total)$")
 
 METRIC_FAMILIES: Final = tuple(
     dict.fromkeys(
-        f"vllm:{_KIND.sub('', name)}" for name in (*(names[0] for names in _NAMES.values()), *_IN_FLIGHT)
+        f"vllm:{_KIND.sub('', name)}"
+        for name in (*(names[0] for names in _NAMES.values()), *_IN_FLIGHT)
+        if not name.startswith(_OMNI)
     )
 )
-"""Names of the latest era as the engine declares them."""
+"""Names of the latest era as vLLM declares them."""
 
 
 def _samples(page: str) -> Iterator[tuple[str, str, float]]:
@@ -69,7 +79,7 @@ def _samples(page: str) -> Iterator[tuple[str, str, float]]:
         if math.isfinite(value):
             # vLLM-Omni has a page for all stages, told apart by a label.
             stage = _STAGE.search(found["labels"] or "")
-            yield found["name"], stage[1] if stage else "", value
+            yield (_OMNI if found["omni"] else "") + found["name"], stage[1] if stage else "", value
 
 
 def read_counters(page: str) -> EngineCounters:

@@ -91,3 +91,17 @@ def test_runs_are_summed_over_what_all_of_them_have() -> None:
 )
 def test_a_run_without_counters_has_none(facts: dict[str, Any]) -> None:
     assert RunCounters.of_run(RunResult(1, 1, {}, facts=facts)) == RunCounters()
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        {},
+        {"": {"requests": 2.0, "queue_s": 1.0}},
+        {"0": {"requests": 0.0, "queue_s": 0.0}},
+        {"0": {"requests": 2.0}},
+        {"0": {"queue_s": 2.0}},
+    ],
+)
+def test_an_engine_without_stages_or_requests_has_no_queue_of_a_stage(stages: dict[str, Any]) -> None:
+    assert EngineCounters(stages).queue_values() == {}

@@ -20,6 +20,7 @@ from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric, 
         ("failed", "failed", "", "failed"),
         ("stage.Pipe.text_encoder:mean", "stage.Pipe.text_encoder", "mean", "stage.Pipe.text_encoder:mean"),
         ("stage.queue_wait_ms", "stage.queue_wait_ms", "median", "stage.queue_wait_ms"),
+        ("stage.1.queue_ms", "stage.1.queue_ms", "", "stage.1.queue_ms"),
     ],
 )
 def test_a_name_with_its_statistic(text: str, name: str, statistic: str, shown: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,21 @@ def test_stages_of_a_pipeline_are_kept_apart_and_replicas_are_summed() -> None:
         "talker": {"generation_tokens": 40.0},
     }
     assert requests_in_flight(OMNI) == 1
+
+
+def test_a_page_of_two_stages_of_vllm_omni() -> None:
+    """A page of 0.30.0, whose stages speak (0) and decode (1), after 17 requests."""
+    counters = read_counters((Path(__file__).parent / "omni_metrics.txt").read_text())
+    assert set(counters.stages) == {"0", "1"}
+    talker, decoder = counters.stages["0"], counters.stages["1"]
+    assert talker["requests"] == decoder["requests"] == decoder["first_packets"] == 17
+    assert "first_packets" not in talker
+    assert counters.queue_values() == pytest.approx(
+        {"stage.0.queue_ms": 1e3 * talker["queue_s"] / 17, "stage.1.queue_ms": 1e3 * decoder["queue_s"] / 17}
+    )
+    # The decoder waits for what the talker says first.
+    first_s = [stage["queue_s"] + stage["prefill_s"] for stage in (talker, decoder)]
+    assert first_s[0] < decoder["queue_s"] < first_s[1] < decoder["first_packet_s"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""TTFP by the server's own account: what the API server of vLLM-Omni logs of each answer with sound.
+
+Logged since 0.22 (docs/omni.md). It begins where the API server takes a request and ends where the first
+sound is ready to be sent, so what delays the client alone, or the sending, is not in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+from typing import Final
+
+FIRST_CHUNK: Final = "audio_first_chunk"
+LEAST_PERCENT: Final = 0.01
+"""The percentile that is effectively the minimum; clients are asked for it with every run of sound."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# From the beginning of a line to its end: an answer's text in the log cannot look like it.
+_ANSWER = re.compile(
+    r"(?:\([^()]*\)\s*)?INFO [\d-]+ [\d:.,]+ \[serving_speech\.py:\d+\] "
+    r"\[SpeechE2E\] request_id=\S+ stream=true status=ok total_ms=[\d.]+ first_chunk_ms=(\d+(?:\.\d+)?)"
+)
+
+
+def read_first_chunks(log_text: str, requests: int) -> tuple[float, ...]:
+    """Milliseconds of the last ``requests`` answers in a server's log; empty if it has fewer.
+
+    The client's check and its warm-ups come before the requests that count.
+    """
+    answers = (_ANSWER.fullmatch(_COLOUR.sub("", line).rstrip()) for line in log_text.splitlines())
+    times = [float(found[1]) for found in answers if found]
+    return tuple(times[-requests:]) if 0 < requests <= len(times) else ()
+
+
+def first_chunk_values(times: Sequence[float], percentiles: Iterable[float]) -> dict[str, float]:
+    """The metric's statistics over the requests of a run, as clients report theirs; empty without any."""
+    if not times:
+        return {}
+    ordered = sorted(times)
+    found = {"median": median(ordered), "mean": fmean(ordered)}
+    found |= {f"p{percent:g}": _percentile(ordered, percent) for percent in (LEAST_PERCENT, *percentiles)}
+    return {f"{FIRST_CHUNK}:{statistic}": value for statistic, value in found.items()}
+
+
+def _percentile(ordered: Sequence[float], percentile: float) -> float:
+    """Linear between two values, as numpy's default, which the client uses."""
+    place = percentile / 100 * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
