@@ -45,6 +45,13 @@ _RAW_SOUND = {"stream_format": "audio", "response_format": "pcm"}
 Servers stream events by default since #4679, and older clients do not request raw sound.
 """
 
+_IMPORTED = (
+    # Its package imports the client, the server and their patches of vLLM, as for every command.
+    *(f"vllm_omni.entrypoints.cli.{name}" for name in ("main", "benchmark.main", "serve")),
+    *("vllm_omni.utils.tracking_parser", "vllm_omni.benchmarks.serve"),
+)
+"""In the order of a run: modules of vLLM-Omni patch those of vLLM. What a version lacks is skipped."""
+
 _TEXT = ("ttft", "tpot", "itl")
 _SOUND = ("audio_ttfp", "audio_rtf", "audio_duration")
 
@@ -75,8 +82,7 @@ BACKENDS = {
 class OmniBench(Client):
     """``vllm bench serve --omni``.
 
-    Sampling is the deploy YAML's unless the cell sets it: greedy speech does not end. Nothing is preloaded:
-    its modules patch those of vLLM in the order of their import.
+    Sampling is the deploy YAML's unless the cell sets it: greedy speech does not end.
     """
 
     name = "omni_bench"
@@ -104,6 +110,10 @@ class OmniBench(Client):
             "ready-check-timeout-sec": 60,
             **reporting_options(requested, (*lowest, *cell.metric_percentiles)),
         }
+
+    def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
+        """The imports of ``vllm bench serve --omni``."""
+        return _IMPORTED
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
         """See :class:`Client`; never standard deviations. :raises UsageError: an unknown backend."""

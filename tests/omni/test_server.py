@@ -120,6 +120,11 @@ def test_the_client_measures_the_sound(served: Served) -> None:
     assert run.values["audio_rtf:median"] == pytest.approx(e2el_s / SECONDS, rel=0.05)
 
 
+def test_the_discarded_and_the_measured_run_share_the_imports_of_a_client(served: Served) -> None:
+    assert served.facts["client_host"]["mode"] == "host", served.facts["client_host"]
+    assert not served.result.provenance.client_digest.endswith("plain")
+
+
 def test_each_stage_is_counted_apart(served: Served) -> None:
     (run,) = served.result.runs
     stages = RunCounters.of_run(run).engine.stages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ import pytest
 
 from perfbisect.cells.content import content_revision
 from perfbisect.clients.omni_bench import CLIENT
+from perfbisect.clients.runner import Runner
 from perfbisect.errors import ClientError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import Endpoint
+from perfbisect.system.processes import never
 from scripts import omni_cpu
 from scripts.demo import ROOT
 from tests.fakes.omni.server import PretendOmni, Told
@@ -139,6 +142,41 @@ def test_speech_is_measured_as_it_was_told(done: dict[str, Done]) -> None:
     assert run.values["e2el_per_audio_s"] == pytest.approx(run.values["e2el:median"] / PACE.seconds)
     assert run.values["audio_throughput"] == pytest.approx(1 / PACE.rtf, rel=0.1)
     assert run.facts["audio_seconds"] == PROMPTS * PACE.seconds
+
+
+def test_a_client_that_was_imported_beforehand_measures_the_same(
+    done: dict[str, Done], tmp_path: Path
+) -> None:
+    """Two runs of one host, as the discarded and the measured one: patches of vLLM depend on import order."""
+    interpreter = omni_cpu.install(tmp_path / "install.log").interpreter
+    case = CASES["speech"]
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
+    env = kept | CLIENT.env(case.cell)
+    runner = Runner(interpreter, env, tmp_path, secrets.token_hex(16), CLIENT.preload(env))
+    runner.begin()
+    try:
+        runner.ready(600.0, never)
+        assert runner.plain == "", runner.plain
+        for name in ("1", "2"):
+            path = tmp_path / f"{name}.json"
+            with PretendOmni(case.told) as server:
+                endpoint, metadata = Endpoint(server.port, "pretend"), {"attempt": "a1"}
+                argv = CLIENT.command(case.cell, endpoint, seed=SEED, result=path, metadata=metadata)
+                ended = runner.run(
+                    (str(interpreter), *argv),
+                    log=tmp_path / f"{name}.log",
+                    token=runner.token,
+                    timeout=300.0,
+                    stop_requested=never,
+                )
+            assert ended.code == 0
+            hosted = Done(case, ended.code, path, server.counter.bodies)
+            assert hosted.bodies == done["speech"].bodies
+            assert result(path).keys() == result(done["speech"].path).keys()
+            assert hosted.parsed().values["audio_duration:median"] == PACE.seconds
+            assert hosted.parsed().values["audio_ttfp:median"] >= 1000 * PACE.ttfp * 0.999
+    finally:
+        runner.end()
 
 
 def test_the_request_that_is_measured_asks_for_raw_sound(done: dict[str, Done]) -> None:

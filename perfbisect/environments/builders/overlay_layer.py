@@ -1,7 +1,8 @@
 """The layer of an overlay: a commit's Python tree over a base's compiled files and packages.
 
-It takes about a second a commit. An engine does not check that its Python and compiled files fit, so a
-commit is refused unless its compiled sources, build files and requirements equal those of the base's commit.
+It takes about a second a commit, and an import of what is served. An engine does not check that its Python
+and compiled files fit, so a commit is refused unless its compiled sources, build files and requirements equal
+those of the base's commit.
 """
 
 from __future__ import annotations
