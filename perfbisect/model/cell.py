@@ -401,9 +401,12 @@ class Cell(_Frozen):
 
     @property
     def discarded(self) -> Cell:
-        """The cell of the discarded run: the same load, with ``discard_prompts`` requests if fewer."""
+        """The cell of the discarded run: the same load, with ``discard_prompts`` requests if fewer.
+
+        It has no warm-ups: its requests are as little counted as they are.
+        """
         prompts = min(self.num_prompts, self.discard_prompts or self.num_prompts)
-        return self.model_copy(update={"num_prompts": prompts})
+        return self.model_copy(update={"num_prompts": prompts, "num_warmups": 0})
 
     @property
     def metric(self) -> MetricRef:

@@ -17,7 +17,7 @@ import pytest
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.local import WARM_SEED_OFFSET
 from perfbisect.model.attempt import Attempt
-from perfbisect.model.counters import RunCounters
+from perfbisect.model.counters import COUNTERS_FACT, RunCounters
 from perfbisect.system import processes
 from perfbisect.system.files import scratch_folder
 from tests.measure.pretend import CHANGE, ENGINE, Watch, attempt, cell, environment
@@ -140,6 +140,17 @@ def test_a_cell_may_ask_for_a_shorter_discarded_run(tmp_path: Path, asked: int, 
     run = json.loads((tmp_path / "attempt" / "run-1.json").read_text())
     assert (warm["num_prompts"], run["num_prompts"]) == (sent, 4)
     assert made.provenance.cell_digest == cell(discard_prompts=asked).digest != cell().digest
+
+
+def test_the_discarded_run_has_no_warm_ups(tmp_path: Path) -> None:
+    """The server's counters at the start of the measured run: the first request and the discarded run."""
+    sent = []
+    for warmups in (0, 3):
+        (run,) = attempt(tmp_path / str(warmups), workload=cell(num_warmups=warmups)).runs
+        sent.append(run.facts[COUNTERS_FACT]["before"])
+        assert RunCounters.of_run(run).engine.total("requests") == 4 + 1 + warmups
+    without, with_warmups = ({stage: row["requests"] for stage, row in each.items()} for each in sent)
+    assert without == with_warmups
 
 
 def test_pinned_client_runs_in_its_own_environment(tmp_path: Path) -> None:
