@@ -1,10 +1,12 @@
 """`make bench`: what perfbisect itself costs, each number beside its limit.
 
     python -m scripts.bench [--quick] [--real INTERPRETER]
+    python -m scripts.bench --omni [--pairs N] [--before REVISION]
 
 CPU seconds where a process is ours, not seconds by the clock: those are the neighbours' as well. Exits 1
 where a limit is passed.
 ``--real``: an interpreter that has vLLM, in place of the pretend engine, for the share of an attempt.
+``--omni``: instead, the seconds of a launch of the real vLLM-Omni server (:mod:`scripts.bench_omni`).
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
 from perfbisect.model.change import Change, History
 from perfbisect.system.processes import stop_leftovers
-from scripts import bench_ingest
+from scripts import bench_ingest, bench_omni
 from tests.fakes.history import ENGINE
 from tests.jobs.world import FakeBuilder, Watch, World
 
@@ -98,7 +100,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--real", metavar="INTERPRETER", help="an interpreter that has vLLM")
     parser.add_argument("--peak", type=int, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--share", type=int, metavar="LAUNCHES", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    parser.add_argument("--omni", action="store_true", help="a launch of the real vLLM-Omni, by phase")
+    options, more = parser.parse_known_args(argv)
+    if options.omni:
+        return bench_omni.main(more)
+    if more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     if options.peak:
         print(json.dumps(asdict(peak(options.peak))))
         return 0

@@ -10,7 +10,7 @@ from perfbisect.jobs.events import JobNote, LaunchStarted, PhaseStarted
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.replay import LaunchRequest
 from perfbisect.model.change import Change
-from scripts import bench
+from scripts import bench, bench_omni
 from scripts.bench import Cost, Marks, journal, main, table
 
 
@@ -31,6 +31,15 @@ def test_the_table_names_what_is_over() -> None:
     assert good.split() == ["something", "1.25", "ms", "3", "ms", "so", "and", "so"]
     assert bad.startswith("OVER: something")
     assert head.index("measured") + len("measured") == good.index("1.25 ms") + len("1.25 ms")
+
+
+def test_a_launch_is_compared_pair_by_pair() -> None:
+    """A pair that other work slows down moves the medians of both sides, and not their ratio."""
+    slowed = {"before": (100.0, 300.0, 110.0), "after": (60.0, 180.0, 66.0)}
+    names = (*bench_omni.PHASES, *bench_omni.VALUES)
+    launches = {side: [dict.fromkeys(names, each) for each in wholes] for side, wholes in slowed.items()}
+    assert bench_omni.ratio(launches, "whole") == pytest.approx(0.6)
+    assert bench_omni.table(launches)[-4].split() == ["whole", "110", "66", "0.60"]
 
 
 def test_marks_tell_ours_from_what_an_attempt_needs() -> None:
