@@ -162,7 +162,7 @@ def require_reported(records: Sequence[Launch], metric: MetricRef) -> None:
             "nothing has been measured yet: there is nothing to ask another metric of",
             next_step="perfbisect resume measures",
         )
-    common = set.intersection(*({name for run in a.runs for name in run.values} for a in attempts))
+    common = set.intersection(*(set(attempt.reported) for attempt in attempts))
     if key(metric) not in common:
         near = hint(metric.name, {name.partition(":")[0] for name in common})
         raise UsageError(

@@ -48,7 +48,6 @@ DATASET_KEYS = (
 LADDERS = ("num_prompts", "max_concurrency", "request_rate", "num_warmups")
 """Fields that may be lists: paired by position; a single value applies to every position."""
 
-SERVER_METRICS = ("prefix_cache_hit_rate",)
 """Metrics that the server reports, not the client."""
 
 _OWN_CELLS = Path("cells")
@@ -394,9 +393,6 @@ def metric_problems(cell: Cell, judged: Iterable[tuple[str, str]]) -> Iterator[t
         metric = parse_metric(name)
         if field == "headline" and metric.metric.guard:
             yield field, f"{metric} is watched, not judged: make it a guard"
-            continue
-        # The server counts these, whatever the client reports.
-        if field == "guards" and metric.name in SERVER_METRICS:
             continue
         try:
             CLIENTS[cell.client.name].check_metric(cell, metric)

@@ -81,6 +81,12 @@ class ResumeRequest(JobOptions):
                         next_step=f"perfbisect resume {job.id}, without options",
                     )
                 judged = resolve_metric(cell, self.metric) if self.metric is not None else None
+                if judged is not None and plan.setting.for_metrics((judged,)) != plan.setting:
+                    raise UsageError(
+                        f"{judged} needs {judged.metric.caches} compile caches, and job {job.id} was planned "
+                        "without",
+                        next_step="start a new job",
+                    )
                 plain = session.tools(workspace, plan.setting, builder, None)
                 kind.amend(job, plain, Amendment(self.budget, judged, self.confirm_revert))
             return job_result(kind, run_job(workspace, session, kind, plan, builder))

@@ -55,6 +55,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     ("track publish", "", "Our own launches in the kanban's file format.", "cli.track:publish"),
     ("init", SET_UP, "Write perfbisect.yaml for a checkout.", "cli.setup:init"),
     ("doctor", SET_UP, "Check this machine.", "cli.setup:doctor"),
+    ("metrics", SET_UP, "Every metric that can be judged.", "cli.metrics:show"),
     ("cells list", "", "Every cell that can be named.", "cli.cells:list_known"),
     ("cells show", "", "What a cell measures.", "cli.cells:show"),
     ("cells validate", "", "Check cell files.", "cli.cells:validate"),

@@ -19,7 +19,7 @@ from perfbisect.model.attempt import RunResult
 from perfbisect.model.attempt import key as metric_key
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import STAGE, MetricRef, per_unit
-from perfbisect.serving.families import OFFLINE, Endpoint
+from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint
 
 Document = Mapping[str, Any]
 """The JSON of a result."""
@@ -154,8 +154,16 @@ class Client(ABC):
         return ()
 
     def check_metric(self, cell: Cell, metric: MetricRef) -> None:
-        """:raises UsageError: results of this cell do not report the metric."""
+        """:raises UsageError: launches of this cell do not report the metric, by client or server."""
         key, reported = metric_key(metric), (*self.metrics(cell), *self.may_report(cell))
+        if metric.metric.source != "client" and key not in reported:
+            lack = FAMILIES[cell.family].lacks(cell, metric.metric.needs)
+            if lack:
+                raise UsageError(
+                    f"{metric} needs {metric.metric.needs}: {lack}",
+                    next_step="another --metric (perfbisect metrics), or change it in the cell",
+                )
+            return
         has_statistic = metric.statistic in STAGE_STATISTICS or not metric.metric.per_request
         is_stage = metric.name.startswith(STAGE) and has_statistic
         if key in reported or (self.reports_stages and is_stage):

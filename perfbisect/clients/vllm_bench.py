@@ -25,6 +25,7 @@ from perfbisect.clients.base import (
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult, relative_spread
 from perfbisect.model.cell import Cell
+from perfbisect.serving.families import FAMILIES
 from perfbisect.serving.families.text import CHAT, COMPLETIONS
 
 _AGREE = 0.01
@@ -89,9 +90,7 @@ class VllmBench(Client):
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         keys += ["failed", "output_tokens", "input_tokens"]
         keys += ["e2el_per_token"] if "e2el" in cell.percentile_metrics else []
-        servers = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
-        options = [name for server in servers for name in server]
-        is_speculative = any(name.startswith(("speculative-config", "spec-")) for name in options)
+        is_speculative = not FAMILIES[cell.family].lacks(cell, "speculative decoding")
         return (*keys, *(ACCEPTANCE if is_speculative else ()))
 
     def field(self, key: str) -> str:

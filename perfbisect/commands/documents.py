@@ -10,6 +10,7 @@ from perfbisect.changes.pins import ReplacedPackage
 from perfbisect.environments.base import Environment
 from perfbisect.jobs.documents import Document
 from perfbisect.model.change import Change
+from perfbisect.model.metric import Metric, MetricKind
 
 
 class ChangesShowDocument(Document):
@@ -23,6 +24,21 @@ class ChangesShowDocument(Document):
     release: str
     commit: str
     packages: tuple[ReplacedPackage, ...]
+
+
+class ListedMetric(Document):
+    """A metric; ``eras``: from when on its client measures it otherwise."""
+
+    metric: Metric
+    kind: MetricKind
+    eras: tuple[str, ...]
+
+
+class MetricsDocument(Document):
+    """``perfbisect metrics``."""
+
+    schema_: Literal["perfbisect.metrics/1"] = Field(default="perfbisect.metrics/1", alias="schema")
+    metrics: tuple[ListedMetric, ...]
 
 
 class VersionDocument(Document):

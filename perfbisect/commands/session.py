@@ -168,6 +168,7 @@ class JobSession:
                 stop_requested=lambda: self.job.stop_requested,
                 limits=interference.parse_limits(tolerated or os.environ.get(interference.VARIABLE, "")),
                 profile=load_profile(setting.machine),
+                caches=setting.caches,
             ),
             clock=now,
             wait=_waiter(self.job),

@@ -62,7 +62,7 @@ def build_setup(
     """
     metrics = resolve_metrics(cell, measuring.metrics, claimed=claimed)
     environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.record.options)
-    setting = build_config(workspace, environment, measured, measuring)
+    setting = build_config(workspace, environment, measured, measuring).for_metrics(metrics)
     # An option that a side lacks would otherwise fail at its start, after a build of minutes to an hour.
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = lint_sides(workspace, setting, ends[: len(measured)])

@@ -48,9 +48,14 @@ CACHE_VARIABLES = {
 """Compile and kernel caches. Not XDG_CACHE_HOME, which holds downloaded models, which are shared."""
 
 
+def cache_variables(folder: Path) -> dict[str, str]:
+    """The variables by which engines keep their compile and kernel caches in a folder."""
+    return {name: str(folder / part) for name, part in CACHE_VARIABLES.items()}
+
+
 def variables(folder: Path, python_path: str = "") -> dict[str, str]:
     """Process environment in which an interpreter imports its own engine only; empty unsets a variable."""
-    caches = {name: str(folder / "caches" / part) for name, part in CACHE_VARIABLES.items()}
+    caches = cache_variables(folder / "caches")
     fixed = {
         "PYTHONPATH": python_path,
         "PYTHONNOUSERSITE": "1",

@@ -81,7 +81,7 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metrics: Sequence[Me
             for values in level.values(metric):
                 require_ratio(values, metric, where=level.job)
     except KeyError:
-        known = sorted({name for attempt in level.attempts for run in attempt.runs for name in run.values})
+        known = sorted({name for attempt in level.attempts for name in attempt.reported})
         raise UsageError(
             f"the baseline of {level.job} does not have {metric}; it has: {', '.join(known)}",
             next_step="name one of these with --metric",

@@ -297,8 +297,8 @@ def judge_metrics(plan: ComparePlan, measured: Sequence[Launch]) -> tuple[Metric
         return judged
     guards = RULE.guards(plan)
     judged = tuple(row.model_copy(update={"guard": row.ref in guards}) for row in judged)
-    runs = [run.values for launch in measured for run in launch.measurement.runs]
-    names = [name for name in runs[0] if all(name in run for run in runs)]
+    first, *others = (launch.measurement.reported for launch in measured)
+    names = [name for name in first if all(name in reported for reported in others)]
     metrics: list[MetricRef] = []
     for name in names:
         try:

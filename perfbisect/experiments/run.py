@@ -76,7 +76,11 @@ def read_run(job: Job, events: Sequence[JournalEvent]) -> ChangeResult:
     plan = require_plan(job, events, RunPlan)
     found = Measurements(job, events, plan)
     attempts = attempts_of(found.measured, 0)
-    names = dict.fromkeys([key(plan.ref), *(n for a in attempts for r in a.runs for n in sorted(r.values))])
+    reported = (
+        *(n for a in attempts for r in a.runs for n in sorted(r.values)),
+        *(n for a in attempts for n in a.reported),
+    )
+    names = dict.fromkeys([key(plan.ref), *reported])
     metrics: list[RunMetric] = []
     for name in names:
         try:

@@ -16,7 +16,7 @@ from perfbisect.jobs.journal import Clock, Journal, JournalEvent
 from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
-from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.model.metric import Caches, MetricRef, parse_metric
 from perfbisect.serving.families import FAMILIES, Endpoint
 
 MAX_RUNS = 6
@@ -49,8 +49,25 @@ class MeasurementConfig(PlanPart):
     """Machine profile by name or file; empty: detected."""
     fleet: str = ""
     """The machines that measure, as typed; empty: this one."""
+    caches: Caches = ""
+    """What launches find in their compile caches, where a metric needs one or the other."""
     request: RequestRecord = NO_REQUEST
     """What the command that began the job was asked for."""
+
+    def for_metrics(self, metrics: Sequence[MetricRef]) -> MeasurementConfig:
+        """With the compile caches that launches of these metrics begin with.
+
+        Raises:
+            UsageError: one needs filled caches and another empty ones.
+        """
+        needed = {metric.metric.caches: metric for metric in metrics if metric.metric.caches}
+        if len(needed) > 1:
+            raise UsageError(
+                f"{needed['warm']} needs filled compile caches, {needed['cold']} empty ones: a launch begins "
+                "with one or the other",
+                next_step="a job for each",
+            )
+        return self.model_copy(update={"caches": next(iter(needed))}) if needed else self
 
     @property
     def instrument(self) -> str:

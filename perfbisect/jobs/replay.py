@@ -17,7 +17,7 @@ from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt, Failure, Purpose, key, provenance_differences
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
-from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.model.metric import MetricRef, Source, parse_metric
 
 _MOST_RUNS = 10_000
 _MOST_POSITIONS = 10_000_000
@@ -158,13 +158,20 @@ class Launch:
         """The launch with its values of a metric."""
         if self.attempt is None or metric is None:
             return self
-        runs = self.attempt.runs
         return replace(
             self,
             value=reported_value(self.attempt, metric),
-            values=tuple(run.values[key(metric)] for run in runs if key(metric) in run.values),
+            values=reported_values(self.attempt, metric),
             spread=spread(self.attempt, metric),
         )
+
+
+def reported_values(attempt: Attempt, metric: MetricRef) -> tuple[float, ...]:
+    """The metric of the runs that report it, or the one value of the launch."""
+    try:
+        return attempt.values(metric)
+    except KeyError:
+        return tuple(run.values[key(metric)] for run in attempt.runs if key(metric) in run.values)
 
 
 def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:
@@ -304,14 +311,22 @@ def require_comparable(
     require_same_provenance(attempt, records, advice)
 
 
+_SOURCES: Mapping[Source, str] = {
+    "client": "the client",
+    "engine counters": "neither client nor engine",
+    "engine log": "the engine's log",
+    "launch": "the launch",
+}
+
+
 def require_reported(attempt: Attempt, metric: MetricRef) -> None:
     """Require values of the metric in every run, of which a ratio exists."""
     try:
         values = attempt.values(metric)
     except KeyError:
-        reported = sorted({name for run in attempt.runs for name in run.values})
+        reported = sorted({*attempt.reported, *(name for run in attempt.runs for name in run.values)})
         raise UsageError(
-            f"the client did not report {key(metric)}; it reported: {', '.join(reported)}",
+            f"{_SOURCES[metric.metric.source]} did not report {key(metric)}; reported: {', '.join(reported)}",
             where=attempt.folder,
             next_step="name one of these with --metric",
         ) from None

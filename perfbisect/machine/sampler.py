@@ -158,6 +158,21 @@ def memory() -> tuple[float, float]:
     return machine.total / 2**20, machine.available / 2**20
 
 
+def host_memory(rows: Iterable[Process]) -> float:
+    """MiB of processes; a page that several share counts once, if the kernel tells."""
+    used = 0.0
+    for row in rows:
+        with suppress(psutil.Error):
+            one = psutil.Process(row.pid)
+            try:
+                used += one.memory_full_info().pss
+            except psutil.AccessDenied:
+                # Another user namespace: shared pages are left out, which would count for each process.
+                plain = one.memory_info()
+                used += plain.rss - plain.shared
+    return used / 2**20
+
+
 def _cpu_seconds(row: Process) -> float:
     return row.cpu_seconds + row.waited_seconds
 

@@ -8,16 +8,19 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from perfbisect.clients.runner import Runner
 from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Builder, Environment
+from perfbisect.environments.cache import cache_variables
 from perfbisect.errors import Interrupted, MachineError, ServerError
-from perfbisect.machine.devices import wait_for_memory
+from perfbisect.machine.devices import used_memory, wait_for_memory
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
 from perfbisect.machine.profile import CUDA, Profile, machine
+from perfbisect.machine.sampler import host_memory
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.machine.torch_probe import torch_facts
 from perfbisect.measure import faults
@@ -36,6 +39,8 @@ from perfbisect.measure.record import AttemptRecord, ClientVersion, command_fact
 from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import LOCAL
+from perfbisect.model.launch_facts import MEMORY_FACT, WAITED_FACT
+from perfbisect.model.metric import Caches
 from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint, ServerCommand
 from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
@@ -52,6 +57,9 @@ LEAST_DISK_MIB = 64
 WARM_SEED_OFFSET = 1_000_003
 """Gives the warm run prompts that no measured run has."""
 
+CACHES = "caches"
+"""Folder of a launch whose compile caches are to be empty."""
+
 START_OF_LOG = 1 << 20
 """Bytes of a server's log in which it says how it is configured."""
 
@@ -62,7 +70,8 @@ class LocalExecutor:
 
     ``client_environment``: the pinned client, or None for the change's own. ``shell``: the user's
     environment, of which allowed variables are passed on. ``overlap``: import the client during the server's
-    start. ``limits``: tolerated foreign load. ``profile``: the kind of machine.
+    start. ``limits``: tolerated foreign load. ``profile``: the kind of machine. ``caches``: ``cold``: each
+    launch has empty compile caches of its own; ``warm``: the first start of an environment is not measured.
     """
 
     builder: Builder
@@ -72,6 +81,7 @@ class LocalExecutor:
     overlap: bool = True
     limits: InterferenceLimits = UNJUDGED
     profile: Profile = CUDA
+    caches: Caches = ""
     _complete: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
     """Cells (digest, variant) whose repositories are downloaded."""
     _versions: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, init=False, repr=False)
@@ -272,6 +282,9 @@ class LocalExecutor:
             first_request=replace(first, body=fill(first.body, self.shell)),
             image_check=replace(check, body=fill(check.body, self.shell)) if check else None,
         )
+        if self.caches == "cold":
+            env |= cache_variables(request.folder / CACHES)
+            record.cold = True
         # Before the wait for memory: the time of a launch is what a user waits for.
         launched = time.monotonic()
         share = add_serve_args(request.cell, profile.serve_args).serve_args.get("gpu-memory-utilization")
@@ -286,10 +299,37 @@ class LocalExecutor:
         # Before the server takes the devices' memory.
         self._add_torch_facts(record, env, slot)
         lost = profile.lease.lost if profile.lease else ()
-        with running_server(record, argv, env, endpoint, started=started, sink=sink, lost=lost) as owned:
-            server = Server(owned, endpoint, probes)
-            monitor = InterferenceMonitor(slot, self.limits, owned.charged, smi, profile.list_devices())
-            self._measure(record, server, monitor, env, sink, launched)
+        run = partial(running_server, record, argv, env, endpoint, started=started, sink=sink, lost=lost)
+        if self.caches == "warm" and record.cold:
+            with self._caches_filled(record), run() as owned:
+                self._await_server(record, Server(owned, endpoint, probes))
+            if record.failure is not None:
+                return
+            record.phase, record.log, record.cold = "launch", request.folder / "server.log", False
+        record.facts[WAITED_FACT] = round(time.monotonic() - launched, 3)
+        try:
+            with run() as owned:
+                server = Server(owned, endpoint, probes)
+                monitor = InterferenceMonitor(slot, self.limits, owned.charged, smi, profile.list_devices())
+                self._measure(record, server, monitor, env, sink, launched)
+        finally:
+            # Large, and no part of what a launch leaves.
+            shutil.rmtree(request.folder / CACHES, ignore_errors=True)
+
+    @contextmanager
+    def _caches_filled(self, record: AttemptRecord) -> Iterator[None]:
+        """A start that fills the environment's caches: its time counts as that of a build."""
+        record.log, began = record.request.folder / "server-first.log", time.monotonic()
+        record.log.unlink(missing_ok=True)
+        yield
+        record.seconds["build"] = record.seconds.get("build", 0.0) + time.monotonic() - began
+
+    def _await_server(self, record: AttemptRecord, server: Server) -> None:
+        """Wait until the server is ready and has answered the first request."""
+        limits, cell = record.request.limits, record.request.cell
+        ready = cell.ready_timeout if limits.ready is None else limits.ready
+        server.wait_named(ready, self.stop_requested)
+        server.first_answer(limits.first_request, self.stop_requested)
 
     def _measure(
         self,
@@ -308,7 +348,8 @@ class LocalExecutor:
         record.facts["client"] = command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
         # The client is imported while the server starts.
         with self._hosted_client(record, runner):
-            with monitor.sample(measured=False):
+            # Load of others delays a start.
+            with monitor.sample(measured=bool(self.caches)):
                 server.wait_named(
                     cell.ready_timeout if limits.ready is None else limits.ready, self.stop_requested
                 )
@@ -319,6 +360,7 @@ class LocalExecutor:
             record.facts["engine_log"] = engine_facts(logs.text_of(log, START_OF_LOG, first=True), parents)
             seconds = {"seconds": record.seconds["launch"], "first_request": record.seconds["first_request"]}
             sink("ready", seconds)
+            record.facts[MEMORY_FACT] = self._memory(record, server, "ready")
             with record.timed("warm", bench.log("warm")):
                 self._await_client(record, runner)
                 # Other prompts than any measured run: the warm run fills kernels' caches, not the prefix
@@ -331,8 +373,19 @@ class LocalExecutor:
                     profile_load(bench, env, sink)
                 else:
                     bench.measure(sink)
+            record.facts[MEMORY_FACT] |= self._memory(record, server, "end")
             with monitor.sample(measured=False):
                 check_image(record, server, env, self.stop_requested, sink)
+
+    def _memory(
+        self, record: AttemptRecord, server: Server, when: Literal["ready", "end"]
+    ) -> dict[str, float]:
+        """GiB that the server's processes, and the slot's devices, use now."""
+        host, client = server.owned.living(), record.runner.host if record.runner else None
+        used = {"host": host_memory(row for row in host if client is None or row.session != client.pid)}
+        devices = used_memory(self.profile.smi(), self._slot(record.request).devices)
+        used |= {} if devices is None else {"device": devices}
+        return {f"{what} {when}": round(mib / 1024, 4) for what, mib in used.items()}
 
     def _await_client(self, record: AttemptRecord, runner: Runner) -> None:
         """Wait for the client's imports; remember a client that cannot be forked."""

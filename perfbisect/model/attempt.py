@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Annotated, Any, Literal
@@ -12,7 +13,9 @@ from pydantic import WrapValidator
 
 from perfbisect.common.json_text import PackedObject
 from perfbisect.errors import FaultCode
-from perfbisect.model.metric import MetricRef
+from perfbisect.model.counters import RunCounters
+from perfbisect.model.launch_facts import counted_value, launch_value
+from perfbisect.model.metric import METRICS, MetricRef
 
 Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
 
@@ -105,8 +108,28 @@ class Attempt:
     """Name of the slot; empty for the whole machine."""
 
     def values(self, metric: MetricRef) -> tuple[float, ...]:
-        """The metric of each run. :raises KeyError: a run does not report it."""
-        return tuple(run.values[key(metric)] for run in self.runs)
+        """The metric of each run, or the one value of a launch. :raises KeyError: it is not reported."""
+        if metric.metric.is_of_launch:
+            facts = self.provenance.facts
+            value = launch_value(metric.metric, facts, self.seconds, cold=self.cold)
+            if value is None or not self.runs:
+                raise KeyError(key(metric))
+            return (value,)
+        return tuple(run_value(run, metric) for run in self.runs)
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """Keys of what all runs report, in the order of the first, then of what the launch has beside."""
+        if not self.runs:
+            return ()
+        first, *others = self.runs
+        found = [name for name in first.values if all(name in run.values for run in others)]
+        for name, row in METRICS.items():
+            if row.source != "client" and name not in found:
+                with suppress(KeyError):
+                    self.values(MetricRef(name))
+                    found.append(name)
+        return tuple(found)
 
     def value(self, metric: MetricRef) -> float:
         """The value of the launch: see :func:`value_of_runs`."""
@@ -118,6 +141,16 @@ class Attempt:
         if not values or any(not math.isfinite(v) or v <= 0 for v in values):
             raise ValueError(f"attempt {self.id}: {metric} has no usable value: {values}")
         return math.log(self.value(metric))
+
+
+def run_value(run: RunResult, metric: MetricRef) -> float:
+    """The metric of a run: as its client says, else by the engine's counters. :raises KeyError: neither."""
+    name = key(metric)
+    if name not in run.values and metric.metric.source == "engine counters":
+        counted = counted_value(metric.metric, RunCounters.of_run(run).engine)
+        if counted is not None:
+            return counted
+    return run.values[name]
 
 
 def value_of_runs(runs: Sequence[float], *, absolute: bool = False) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perfbisect.model.attempt import RunResult
 from perfbisect.model.metric import STAGE
+
+if TYPE_CHECKING:
+    from perfbisect.model.attempt import RunResult
 
 COUNTERS_FACT = "engine_counters"
 CPU_FACT = "cpu_seconds"

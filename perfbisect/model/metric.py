@@ -13,6 +13,19 @@ from perfbisect.errors import UsageError
 
 Direction = Literal["lower", "higher"]
 
+Source = Literal["client", "engine counters", "engine log", "launch"]
+"""Where a value is read. The client's result and the engine's counters give one a run; the engine's log, and
+what is measured of the launch itself (times, memory of its processes), one a launch."""
+
+Caches = Literal["", "warm", "cold"]
+"""What a launch finds in its compile and kernel caches; empty: whatever is there."""
+
+MetricKind = Literal["time", "rate", "share", "size", "exact"]
+"""``exact``: hardly any noise; ``share``: effects are differences; the others by their unit."""
+
+Need = Literal["", "kv cache", "prefix caching", "speculative decoding", "compilation", "devices"]
+"""What a server must have for a metric."""
+
 STAGE = "stage."
 """Prefix of stage metrics: ``stage.QwenImagePipeline.diffuse``."""
 
@@ -31,6 +44,8 @@ class Metric:
     ``smallest_effect`` is relative (0.03: 3 %), or with ``absolute`` a difference of shares. ``per_request``:
     clients report a distribution, so statistics (median, mean, p99) exist. ``guard``: watched, not optimised.
     ``neutral``: a property of requests or answers; neither more nor less is better, despite ``direction``.
+    ``exact``: launches of one build agree, so that one launch tells its level. ``fact``: what is read at the
+    ``source``; of counters a ratio. ``since``: the first vLLM release that reports it, empty if all do.
     """
 
     name: str
@@ -42,6 +57,26 @@ class Metric:
     guard: bool = False
     absolute: bool = False
     neutral: bool = False
+    exact: bool = False
+    source: Source = "client"
+    fact: str = ""
+    since: str = ""
+    needs: Need = ""
+    caches: Caches = ""
+
+    @property
+    def is_of_launch(self) -> bool:
+        """Whether a launch has one value, however many runs it has."""
+        return self.source in ("engine log", "launch")
+
+    @property
+    def kind(self) -> MetricKind:
+        """What its noise and effects are like."""
+        if self.exact or self.absolute:
+            return "exact" if self.exact else "share"
+        if "/s" in self.unit:
+            return "rate"
+        return "time" if re.match(r"(ms|s|ratio)\b", self.unit) else "size"
 
     @property
     def sign(self) -> int:
@@ -50,9 +85,15 @@ class Metric:
 
 
 _request = partial(Metric, per_request=True)
-_guard = partial(Metric, guard=True)
 _count = partial(Metric, guard=True, neutral=True)
 _share = partial(Metric, guard=True, absolute=True)
+_counted = partial(Metric, source="engine counters")
+_drafts = partial(_counted, needs="speculative decoding")
+_logged = partial(Metric, source="engine log")
+_kv = partial(_logged, exact=True, needs="kv cache")
+_graphs = partial(_logged, since="0.6.4", needs="compilation")
+_launch = partial(Metric, source="launch", fact="time to ready")
+_memory = partial(Metric, source="launch")
 
 _ROWS = (
     _request("ttft", "ms", "lower", 0.05, "time to first token"),
@@ -97,9 +138,70 @@ _ROWS = (
         "mean difference of an image's pixels from its reference, of their full range",
         per_request=True,
     ),
-    _share("spec_decode_acceptance_rate", "share", "higher", 0.02, "share of draft tokens accepted"),
-    _guard("spec_decode_acceptance_length", "tokens", "higher", 0.02, "accepted tokens per draft"),
-    _share("prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate"),
+    _drafts(
+        *("spec_decode_acceptance_rate", "share", "higher", 0.01, "share of draft tokens accepted"),
+        fact="accepted_tokens / draft_tokens",
+        absolute=True,
+    ),
+    _drafts(
+        *(
+            "spec_decode_acceptance_length",
+            "tokens",
+            "higher",
+            0.02,
+            "tokens of a draft's step, its own included",
+        ),
+        fact="1 + accepted_tokens / drafts",
+    ),
+    _counted(
+        *("prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate"),
+        fact="prefix_hits / prefix_queries",
+        absolute=True,
+        needs="prefix caching",
+    ),
+    _kv(
+        *("kv_cache_tokens", "tokens", "higher", 0.01, "tokens that the KV cache holds"),
+        fact="cache",
+        since="0.8",
+    ),
+    _kv(
+        *("available_kv_memory", "GiB", "higher", 0.01, "memory for the KV cache"),
+        fact="cache memory",
+        since="0.8",
+    ),
+    _logged(
+        *("model_memory", "GiB", "lower", 0.01, "memory of the model's weights"),
+        fact="model memory",
+        since="0.4",
+        exact=True,
+    ),
+    _logged(
+        "weights_time", "s", "lower", 0.05, "time to load the weights", fact="weights time", since="0.7.3"
+    ),
+    _graphs(
+        "graph_memory", "GiB", "lower", 0.02, "memory of captured graphs", fact="graph memory", exact=True
+    ),
+    _graphs("graph_time", "s", "lower", 0.1, "time to capture graphs", fact="graph time"),
+    _graphs(
+        *("compile_time", "s", "lower", 0.05, "time of torch.compile with empty caches"),
+        fact="compile time",
+        since="0.7",
+        caches="cold",
+    ),
+    _launch("ready_time", "s", "lower", 0.05, "time to ready with filled compile caches", caches="warm"),
+    _launch("ready_time_cold", "s", "lower", 0.05, "time to ready with empty compile caches", caches="cold"),
+    _memory("host_memory_ready", "GiB", "lower", 0.02, "host memory when ready", fact="host ready"),
+    _memory("host_memory_end", "GiB", "lower", 0.02, "host memory after the runs", fact="host end"),
+    _memory(
+        *("device_memory_ready", "GiB", "lower", 0.01, "device memory when ready"),
+        fact="device ready",
+        needs="devices",
+    ),
+    _memory(
+        *("device_memory_end", "GiB", "lower", 0.01, "device memory after the runs"),
+        fact="device end",
+        needs="devices",
+    ),
 )
 
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}

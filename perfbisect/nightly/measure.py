@@ -109,12 +109,15 @@ class CommandMachine:
     def measure(
         self, night: NightPlan, cell: CellPlan, job: Job, launch: int
     ) -> Generator[float, None, None]:
-        setting, builder = night.setting, setups.build_builder(self.workspace, night.setting)
+        workload = cell.load()
+        metrics = (resolve_metric(workload, cell.metric),)
+        setting, builder = (
+            night.setting.for_metrics(metrics),
+            setups.build_builder(self.workspace, night.setting),
+        )
         slots, notes = self._place(cell, setting)
         plan = None
         if not job.events():
-            workload = cell.load()
-            metrics = (resolve_metric(workload, cell.metric),)
             setup = MeasurementSetup(workload, metrics, setting, builder, notes=notes)
             plan = build_run_plan(setup, change=night.commit, launches=cell.launches, runs=cell.runs)
         with open_session(job, slots, self.working, plan=plan, beside_others=bool(self.fleet)) as session:

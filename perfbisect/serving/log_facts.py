@@ -91,6 +91,14 @@ _PATTERNS: Final = tuple(
         ("cache", "tokens", r"(?:\w+ )?KV cache size: ([\d,]+) tokens"),
         ("cache blocks", "blocks", r"# (?:\w+ )?blocks: (\d+)"),
         ("cache memory", "GiB", r"Available KV cache memory: ([\d.]+) GiB"),
+        ("cache memory", "GiB", r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"),
+        # Releases before 0.9 divide by 2**30 and write GB.
+        ("model memory", "GiB", r"(?:Model loading|Loading model weights) took ([\d.]+) Gi?B\b"),
+        ("weights time", "s", r"Loading weights took ([\d.]+) seconds"),
+        ("graph memory", "GiB", r"Graph capturing finished in \d+ secs, took ([\d.]+) GiB"),
+        ("graph time", "s", r"Graph capturing finished in (\d+) secs"),
+        ("compile time", "s", r"torch\.compile (?:takes|took) ([\d.]+) s in total"),
+        ("compile time", "s", r"init engine .* took [\d.]+ s(?:econds)? \(compilation: ([\d.]+) s"),
     )
 )
 """(fact, unit, pattern): a message's value, numeric where it has a unit."""
@@ -132,6 +140,7 @@ _VERSION: Final = "version"
 _OF_CONFIG: Final = re.compile(r"(?:stage \d+ )?config ")
 
 _UNITS: Final = frozenset(unit for _, unit, _ in _PATTERNS if unit)
+_TIME: Final = "s"
 _TOLERANCE: Final = 0.01
 """Share of the larger size by which two starts of one engine may differ."""
 
@@ -187,12 +196,17 @@ def _split_stage(line: str) -> tuple[str, str]:
 
 
 def combine_launches(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Combine the facts of launches of one change: the median of sizes, others as ``A or B``."""
+    """Combine the facts of launches of one change: the median of sizes, others as ``A or B``.
+
+    Times are left out: they are measurements, and differ from start to start.
+    """
     normalized = [{name: _normalize(value) for name, value in facts.items()} for facts in launches]
     combined: dict[str, str] = {}
     for fact in dict.fromkeys(name for facts in normalized for name in facts):
         values = [facts.get(fact, NOT_LOGGED) for facts in normalized]
         sizes = [size for size in map(_size, values) if size is not None]
+        if any(unit == _TIME for _, unit in sizes):
+            continue
         if len(sizes) == len(values) and len({unit for _, unit in sizes}) == 1:
             combined[fact] = f"{median(number for number, _ in sizes):.12g} {sizes[0][1]}"
         else:

@@ -192,7 +192,7 @@ def test_a_metric_that_did_not_come_is_told_with_those_that_did(start: Start) ->
     world = World(history(6).changes, slow=3, reported=("output_throughput", "failed"))
     begun = start(world)
     for _ in range(2):
-        with pytest.raises(UsageError, match="did not report tpot:median; it reported: failed, output_"):
+        with pytest.raises(UsageError, match="did not report tpot:median; reported: failed, output_"):
             begun.run()
     assert len(world.requests) == 1, "a resumed job measures nothing that it cannot use"
     begun.amend(metric=parse_metric("output_throughput"))

@@ -322,8 +322,16 @@ def test_what_the_server_tells_may_be_a_guard(tmp_path: Path) -> None:
     assert load_cell(write(tmp_path, GOOD + "guards: [prefix_cache_hit_rate]\n")).guards == (
         "prefix_cache_hit_rate",
     )
-    with pytest.raises(LocatedError):
-        load_cell(write(tmp_path, GOOD + "headline: prefix_cache_hit_rate\n"))
+    assert load_cell(write(tmp_path, GOOD + "headline: kv_cache_tokens\n")).headline == "kv_cache_tokens"
+    for headline, switch in (
+        ("prefix_cache_hit_rate", "enable-prefix-caching: false"),
+        ("compile_time", "enforce-eager: true"),
+        ("spec_decode_acceptance_rate", "max-num-seqs: 4"),
+        ("device_memory_end", "max-num-seqs: 4"),
+    ):
+        served = GOOD.replace("max-model-len: 512", switch)
+        with pytest.raises(LocatedError, match=f"{headline} needs"):
+            load_cell(write(tmp_path, served + f"headline: {headline}\n"))
 
 
 @pytest.mark.parametrize(

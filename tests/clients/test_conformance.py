@@ -52,7 +52,8 @@ def test_it_reports_what_it_says_and_refuses_the_rest(fields: dict[str, Any]) ->
     for asked in reported:
         client.check_metric(one, parse_metric(asked))
     with pytest.raises(UsageError, match="does not report"):
-        client.check_metric(one, parse_metric("prefix_cache_hit_rate"))
+        client.check_metric(one, parse_metric("video_rtf" if one.family == "text" else "tput_per_gpu"))
+    client.check_metric(one, parse_metric("ready_time"))
 
 
 @pytest.mark.parametrize("fields", CELLS, ids=identify)

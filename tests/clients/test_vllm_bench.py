@@ -144,9 +144,7 @@ class TestMetrics:
             cell(variants={"spec": {"serve_args": {"spec-method": "ngram"}}})
         )
 
-    @pytest.mark.parametrize(
-        "asked", ["ttft:p98", "audio_rtf", "request_goodput", "spec_decode_acceptance_rate"]
-    )
+    @pytest.mark.parametrize("asked", ["ttft:p98", "audio_rtf", "request_goodput"])
     def test_what_is_not_names_what_is(self, asked: str) -> None:
         with pytest.raises(
             UsageError, match=r"does not report .*; it reports: ttft:median, .*output_throughput"

@@ -35,6 +35,7 @@ WAYS: dict[str, str] = {
     "init": DRY,
     "nightly": "measures: tests/cli/test_nightly.py runs it",
     "report": "of a job: test_tutorial.py has one",
+    "metrics": TYPED,
     "resume": "of a job: test_tutorial.py has one",
     "run": DRY,
     "schema": TYPED,

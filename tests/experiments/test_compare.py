@@ -237,7 +237,7 @@ def test_answers_of_one_length_and_tails_turn_nothing(
 
 def test_a_side_that_does_not_report_the_metric_ends_the_comparison(job: Job) -> None:
     world = Reporting(CHANGES, None, more={0: {"tpot:median": 14.0}, 1: {"ttft:median": 30.0}}, reported=())
-    with pytest.raises(UsageError, match=r"did not report tpot:median; it reported: ttft:median"):
+    with pytest.raises(UsageError, match=r"did not report tpot:median; reported: .*ttft:median"):
         measured(job, world)
     kept = read_comparison(job, read(job.journal).events)
     assert [launch.outcome for launch in kept.launches].count("measured") == len(kept.launches) - 1

@@ -73,12 +73,12 @@ def with_pace(source: bytes, name: str, value: float) -> bytes:
     return changed
 
 
-def with_step(source: bytes, factor: float) -> bytes:
-    """``pace.py`` with the time of a step multiplied."""
-    found = re.search(rb"^STEP_MS = ([0-9.]+)$", source, re.MULTILINE)
+def with_step(source: bytes, factor: float, name: str = "STEP_MS") -> bytes:
+    """``pace.py`` with one of its numbers multiplied: by default the time of a step."""
+    found = re.search(rb"^%s = ([0-9.]+)$" % name.encode(), source, re.MULTILINE)
     if found is None:
-        raise ValueError("pace.py has no STEP_MS")
-    return source.replace(found[0], b"STEP_MS = %.4f" % (float(found[1]) * factor))
+        raise ValueError(f"pace.py has no {name}")
+    return source.replace(found[0], b"%s = %.4f" % (name.encode(), float(found[1]) * factor))
 
 
 def make_history(
@@ -87,6 +87,7 @@ def make_history(
     commits: int = 12,
     slow: int | None = 7,
     factor: float = 1.6,
+    planted: str = "STEP_MS",
     broken: int | None = None,
     docs: Collection[int] = (),
     compiled: Collection[int] = (),
@@ -99,7 +100,8 @@ def make_history(
 
     Each position that no other argument names is a harmless edit of a Python file.
 
-    :param slow: position from which a decoding step takes ``factor`` times as long (the culprit).
+    :param slow: position from which ``planted``, by default the time of a decoding step, is ``factor`` times
+        as large (the culprit).
     :param broken: position that does not import; the next commit mends it.
     :param docs: positions that touch only ``docs/``; not after one of ``broken``, ``compiled``, ``faults``.
     :param compiled: positions that change ``csrc/``; the next commit takes it back.
@@ -126,7 +128,9 @@ def make_history(
             changes["docs/notes.md"] = b"# Notes\n\nNote %d.\n" % position
         elif position == slow:
             subject = "[Core] Batch the bookkeeping of a step"
-            clean["vllm/pace.py"] = changes["vllm/pace.py"] = with_step(clean["vllm/pace.py"], factor)
+            clean["vllm/pace.py"] = changes["vllm/pace.py"] = with_step(
+                clean["vllm/pace.py"], factor, planted
+            )
         elif position == broken:
             subject = "[Refactor] Move the helpers"
             undo["vllm/__init__.py"] = clean["vllm/__init__.py"]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
 import sys
 from dataclasses import dataclass
@@ -14,12 +15,16 @@ from typing import Any
 
 import pytest
 
+from perfbisect.environments.base import Environment
+from perfbisect.environments.cache import cache_variables
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.local import WARM_SEED_OFFSET
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.counters import COUNTERS_FACT, RunCounters
+from perfbisect.model.metric import parse_metric
 from perfbisect.system import processes
 from perfbisect.system.files import scratch_folder
+from tests.fakes.history import with_pace
 from tests.measure.pretend import CHANGE, ENGINE, Watch, attempt, cell, environment
 
 TOKEN = secrets.token_hex(16)
@@ -219,3 +224,38 @@ def test_files_of_an_earlier_try_are_not_taken_for_new_ones(tmp_path: Path) -> N
     made = attempt(tmp_path)
     assert made.failure is None
     assert "earlier" not in (folder / "server.log").read_text()
+
+
+def test_a_launch_has_its_sizes_and_memory(tmp_path: Path) -> None:
+    made = attempt(tmp_path)
+    assert {"kv_cache_tokens", "model_memory", "host_memory_ready", "host_memory_end"} <= set(made.reported)
+    assert made.values(parse_metric("kv_cache_tokens")) == (131072.0,)
+    assert 0 < made.value(parse_metric("host_memory_ready")) < 4
+
+
+def compiling(folder: Path) -> Environment:
+    """An environment whose engine compiles for half a second where its caches are empty."""
+    engine = shutil.copytree(ENGINE, folder / "source")
+    pace = engine / "vllm" / "pace.py"
+    pace.write_bytes(with_pace(pace.read_bytes(), "COMPILE_MS", 500.0))
+    caches = cache_variables(folder / "engine" / "caches")
+    return environment(folder, PYTHONPATH=str(engine), **caches)
+
+
+def test_each_launch_of_a_cold_metric_compiles(tmp_path: Path) -> None:
+    engine = compiling(tmp_path)
+    for _ in range(2):
+        made = attempt(tmp_path, engine, caches="cold")
+        assert made.values(parse_metric("compile_time")) == (0.5,)
+        assert made.value(parse_metric("ready_time_cold")) > 0.5
+    assert engine.is_cold
+    assert not (tmp_path / "attempt" / "caches").exists()
+
+
+def test_no_launch_of_a_warm_metric_compiles(tmp_path: Path) -> None:
+    engine = compiling(tmp_path)
+    for _ in range(2):
+        made = attempt(tmp_path, engine, caches="warm")
+        assert "ready_time" in made.reported
+        assert "compile time" not in made.provenance.facts["engine_log"]
+    assert not engine.is_cold

@@ -56,7 +56,7 @@ def test_every_row_is_complete(name: str) -> None:
     assert row.name == name
     assert row.unit and row.display
     assert 0 < row.smallest_effect < 0.2
-    assert not (row.absolute and not row.guard)
+    assert not (row.neutral and not row.guard)
     assert MetricRef(name).metric is row
 
 

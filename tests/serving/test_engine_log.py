@@ -74,6 +74,57 @@ def test_facts_of_a_current_engine() -> None:
     assert {name: facts.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("said", "fact", "value"),
+    [
+        (
+            "[gpu_model_runner.py:5150] Model loading took 14.99 GiB memory and 2.345678 seconds",
+            "model memory",
+            "14.99 GiB",
+        ),
+        (
+            "[gpu_model_runner.py:1400] Model loading took 0.2461 GiB and 0.5 seconds",
+            "model memory",
+            "0.2461 GiB",
+        ),
+        ("model_runner.py:700] Loading model weights took 14.9595 GB", "model memory", "14.9595 GiB"),
+        ("[default_loader.py:502] Loading weights took 3.21 seconds", "weights time", "3.21 s"),
+        (
+            "[gpu_model_runner.py:6582] Graph capturing finished in 10 secs, took 0.52 GiB",
+            "graph memory",
+            "0.52 GiB",
+        ),
+        (
+            "[gpu_model_runner.py:6582] Graph capturing finished in 10 secs, took 0.52 GiB",
+            "graph time",
+            "10 s",
+        ),
+        ("[monitor.py:81] torch.compile took 12.30 s in total", "compile time", "12.3 s"),
+        ("[monitor.py:33] torch.compile takes 41.20 s in total", "compile time", "41.2 s"),
+        (
+            "[core.py:396] init engine (profile, create kv cache) took 60.10 s (compilation: 44.50 s)",
+            "compile time",
+            "44.5 s",
+        ),
+        (
+            "[cpu_worker.py:260] Explicitly set (1.0/18.34) GiB for KV cache on node 0.",
+            "cache memory",
+            "1 GiB",
+        ),
+    ],
+)
+def test_sizes_and_times_in_the_wording_of_each_era(said: str, fact: str, value: str) -> None:
+    line = f"(Worker pid=7) INFO 11-21 12:16:48 {said}\n"
+    assert engine_facts(line) == {**engine_facts(line), fact: value}
+    assert engine_facts("Application startup complete\n" + line) == {}
+
+
+def test_times_do_not_tell_engines_apart() -> None:
+    a, b = ({"compile time": f"{seconds} s", "model memory": "2 GiB"} for seconds in (10, 20))
+    assert combine_launches([a, a]) == {"model memory": "2 GiB"}
+    assert fact_differences(combine_launches([a]), combine_launches([b])) == ()
+
+
 def test_facts_of_an_old_engine() -> None:
     facts = engine_facts(V0)
     assert facts["version"] == "0.5.4"
@@ -270,6 +321,7 @@ def test_a_real_server_has_the_facts_of_each_stage() -> None:
     } == {
         "scheduler": ("OmniARScheduler", "OmniGenerationScheduler"),
         "cache": ("131072 tokens", None),
+        "cache memory": ("0.25 GiB", None),
         "config max_seq_len": ("4096", "65536"),
         "config compilation_config.compile_ranges_endpoints": ("[512]", "[65536]"),
     }

@@ -292,7 +292,7 @@ def _launch_point(
         if lost:
             return RejectedResult(build, "failed", lost, raw, record, cell.name, began[:10])
     # A metric that one run lacks has no value of the launch.
-    names = set.intersection(*(set(run.values) for run in attempt.runs))
+    names = set(attempt.reported)
     facts, provenance = attempt.runs[-1].facts, attempt.provenance
     machine = provenance.facts.get("machine") or {}
     completed = facts.get("completed") or 0

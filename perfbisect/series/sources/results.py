@@ -479,7 +479,8 @@ def _read_values(document: Mapping[str, Any]) -> tuple[dict[str, float], list[st
         if value < 0:
             raise ClientError(f"{name} is {reported}: no measurement")
         # A time or a rate of zero was not measured.
-        if value == 0 and not METRICS[key.partition(":")[0]].guard:
+        row = METRICS[key.partition(":")[0]]
+        if value == 0 and not (row.guard or row.absolute):
             continue
         if factor != 1.0:
             converted.append(name)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from perfbisect.common.arguments import merge_options, option_tokens
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import LOCAL, Cell
+from perfbisect.model.metric import Need
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 """Keeps engines and clients from contacting a hub."""
@@ -88,6 +89,7 @@ class Family(ABC):
     reserved: tuple[str, ...]
     defaults: Mapping[str, object] = {}
     environment: Mapping[str, str] = {}
+    has_kv_cache = True
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
         """The server command of one attempt: offline if possible, without usage reports.
@@ -128,6 +130,24 @@ class Family(ABC):
     def options(self, cell: Cell, engine: Engine) -> dict[str, object]:
         """Options of the server from keys of the cell; raises as :meth:`server`."""
 
+    def lacks(self, cell: Cell, need: Need) -> str:
+        """Why a server of the cell cannot have what a metric needs; empty if it may.
+
+        A deploy YAML may set what the cell does not.
+        """
+        options = [*cell.serve_args, *(name for one in cell.variants.values() for name in one.serve_args)]
+        is_speculative = any(name.startswith(_SPECULATIVE) for name in options)
+        if need == "speculative decoding" and cell.deploy_yaml is None and not is_speculative:
+            return f"no server of {cell.name} has speculative-config"
+        if need in ("kv cache", "prefix caching") and not self.has_kv_cache:
+            return f"servers of family {self.name} have none"
+        if need == "devices" and not cell.gpus:
+            return f"{cell.name} uses none (gpus: 0)"
+        for name, value in cell.serve_args.items():
+            if need in _SWITCHED_OFF and (name, value) in _SWITCHED_OFF[need]:
+                return f"{cell.name} turns it off ({name}: {str(value).lower()})"
+        return ""
+
     @abstractmethod
     def first_request(self, cell: Cell, model: str) -> ProbeRequest:
         """:raises UsageError: the endpoint is another family's."""
@@ -143,6 +163,13 @@ class Family(ABC):
     def image_check(self, cell: Cell, model: str) -> ProbeRequest | None:  # noqa: ARG002
         """The request of the reference's image. :raises UsageError: unsupported endpoint."""
         return None
+
+
+_SPECULATIVE = ("speculative-config", "spec-")
+_SWITCHED_OFF: Mapping[Need, tuple[tuple[str, object], ...]] = {
+    "prefix caching": (("enable-prefix-caching", False), ("no-enable-prefix-caching", True)),
+    "compilation": (("enforce-eager", True),),
+}
 
 
 def hub_revision(revision: str | None) -> str | None:

@@ -151,6 +151,8 @@ def diffusion_endpoint(cell: Cell) -> str:
 class DiffusionFamily(StagedFamily):
     """Images and videos."""
 
+    has_kv_cache = False
+
     def first_request(self, cell: Cell, model: str) -> ProbeRequest:
         """One image or video of the cell's size, in two steps."""
         return _KINDS[diffusion_endpoint(cell)](cell, model)

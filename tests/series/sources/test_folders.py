@@ -165,7 +165,7 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
     assert isinstance(point, Point)
     assert (point.cell, point.workload.digest) == (of.name, of.digest)
     assert point.began == "2026-04-12T19:01:00Z"
-    assert point.values == pytest.approx({"ttft:median": 20.0, "failed": 0.0})
+    assert point.values == pytest.approx({"ttft:median": 20.0, "failed": 0.0, "ready_time": 30.0})
     assert (point.start, point.covariates["output_tokens"], point.covariates["duration"]) == ("a-001", 9, 20)
     assert point.covariates["hardware"] == "H20 x 2"
     refused = [result for result in rejected if isinstance(result, RejectedResult)]
@@ -183,7 +183,9 @@ def test_a_damaged_journal_and_an_unknown_metric_keep_no_other_job_out(tmp_path:
     damaged.journal.write_text("\n".join([lines[0], "[" * 9000, *lines[1:]]) + "\n")
     with SeriesStore.of(tmp_path / "store") as store:
         ingest(store, [str(tmp_path)], IngestOptions())
-        assert [(point.build.name, set(point.values)) for point in store.points()] == [("a", set(VALUES))]
+        assert [(point.build.name, set(point.values)) for point in store.points()] == [
+            ("a", {*VALUES, "ready_time"})
+        ]
         (rejected,) = store.rejections()
         assert (rejected.build.name, rejected.kind) == ("b", "broken")
 

@@ -1,4 +1,4 @@
-"""How fast the pretend engine is, and how noisy. A commit that changes a number here is a change of speed."""
+"""How fast and how large the pretend engine is, and how noisy. A commit changes it by a number here."""
 
 STEP_MS = 5.0
 """Milliseconds of one decoding step: the time per output token."""
@@ -14,6 +14,15 @@ CACHED_SHARE = 0.25
 
 START_MS = 30.0
 """Milliseconds from the engine's start until the port opens."""
+
+COMPILE_MS = 0.0
+"""Milliseconds that the engine compiles before that, if its caches are empty; 0: it compiles nothing."""
+
+KV_TOKENS = 131072.0
+"""Tokens that the KV cache holds."""
+
+MODEL_GIB = 1.5
+"""Memory of the weights."""
 
 LAUNCH_SD = 0.02
 """Log standard deviation between launches: one factor a process."""
