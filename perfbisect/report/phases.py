@@ -90,7 +90,8 @@ def phase_sentences(document: PhasesDocument) -> tuple[str, ...]:
 
 def _name(phase: PhaseDifference) -> str:
     name = _NAMES.get(phase.name, phase.name)
-    return f"{phase.stage}: {name}" if phase.stage else name
+    stage = f"stage {phase.stage}" if phase.stage.isdecimal() else phase.stage
+    return f"{stage}: {name}" if stage else name
 
 
 def _signed(value: float, unit: str = "") -> str:

@@ -92,8 +92,9 @@ def read_counters(page: str) -> EngineCounters:
         # A page has one series for each engine, replica and finish reason.
         sums[stage][name] += value
     stages = {}
-    for stage, named in sums.items():
-        found = {}
+    # In the order of the pipeline: the first series of a page may be that of a later stage.
+    for stage in sorted(sums, key=lambda name: int(name) if name.isdecimal() else -1):
+        named, found = sums[stage], {}
         for counter, names in _NAMES.items():
             # Clients of Prometheus may leave out the suffix of a counter.
             spellings = [spelling for name in names for spelling in (name, name.removesuffix("_total"))]

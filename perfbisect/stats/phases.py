@@ -106,8 +106,16 @@ def _outside_ms(counters: _Counters) -> float:
 
 _PHASES: Final = (
     _Phase("queue", "time", "ms a request", _per_request("queue_s", 1e3), 0.03, _first_token_ms, 0.01),
+    _Phase(
+        "chunk transfer", "time", "ms a request", _per_request("chunk_s", 1e3), 0.03, _first_token_ms, 0.01
+    ),
     _Phase("prefill", "time", "ms a request", _per_request("prefill_s", 1e3), 0.03, _first_token_ms, 0.01),
     _Phase("decode", "time", "ms a step", _step_ms),
+    _Phase(
+        *("first packet", "time", "ms a request"),
+        lambda c: _ratio(c, "first_packet_s", "first_packets", 1e3),
+        share=0.05,
+    ),
     _Phase(
         "outside the core", "time", "ms a request", _outside_ms, 0.03, _per_request("request_s", 1e3), 0.005
     ),
@@ -157,7 +165,21 @@ def compare_phases(
 
 
 def _engine(stage: str, side: Sequence[RunCounters]) -> list[_Counters]:
-    return [launch.engine.stages.get(stage, {}) for launch in side]
+    """The counters of a stage; with ``chunk_s`` where it works on what the stage before it still makes.
+
+    Its requests then wait from their arrival for the first chunk: as long as the stage before waits and makes
+    its first token, and for the rest of the chunk and its transfer.
+    """
+    rows: list[_Counters] = []
+    for launch in side:
+        own = launch.engine.stages.get(stage, {})
+        before = launch.engine.stages.get(str(int(stage) - 1), {}) if stage.isdecimal() else {}
+        first_s = [before.get(name, math.inf) for name in ("queue_s", "prefill_s")]
+        chunk_s = own.get("queue_s", 0.0) - math.fsum(first_s)
+        # A stage that begins where the one before has ended has no such wait.
+        is_streamed = chunk_s > 0 and before["requests"] == own["requests"]
+        rows.append({**own, "chunk_s": chunk_s} if is_streamed else own)
+    return rows
 
 
 def _cpu(side: Sequence[RunCounters]) -> list[_Counters]:

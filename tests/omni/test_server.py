@@ -24,6 +24,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.counters import RunCounters
 from perfbisect.serving.families import FAMILIES, Endpoint
+from perfbisect.stats.phases import compare_phases
 from perfbisect.system import commands
 from scripts import omni_cpu
 from scripts.demo import CACHE
@@ -135,6 +136,28 @@ def test_each_stage_is_counted_apart(served: Served) -> None:
     assert talker["generation_tokens"] == talker["iterations"] == TOKENS * talker["requests"]
     assert decoder["iterations"] == len(WINDOWS) * decoder["requests"]
     assert decoder["generation_tokens"] == 0
+
+
+def test_the_server_gives_its_own_account_of_the_first_packet(served: Served) -> None:
+    """By its log and by its counters, whose requests include the warm-ups; the client is later than both."""
+    (run,) = served.result.runs
+    least, median = (run.values[f"audio_first_chunk:{part}"] for part in ("p0.01", "median"))
+    assert 0 < least <= median
+    assert least < run.values["audio_ttfp:p0.01"]
+    assert run.spread["audio_first_chunk:median"] >= 0
+    decoder = RunCounters.of_run(run).engine.stages["1"]
+    assert decoder["first_packets"] == decoder["requests"]
+    # The decoder waits for the first chunk, and then makes the first sound of it.
+    waits_ms = run.values["stage.1.queue_ms"]
+    assert run.values["stage.0.queue_ms"] < waits_ms < 1e3 * decoder["first_packet_s"] / decoder["requests"]
+
+
+def test_the_first_packet_is_said_stage_by_stage(served: Served) -> None:
+    counters = [RunCounters.of_runs(served.result.runs)]
+    phases = {(row.stage, row.name): row.a for row in compare_phases(counters, counters)}
+    parts = [("0", "queue"), ("0", "prefill"), ("1", "chunk transfer")]
+    assert sum(phases[part] for part in parts) == pytest.approx(phases["1", "queue"])
+    assert phases["1", "queue"] + phases["1", "prefill"] < phases["1", "first packet"]
 
 
 def test_the_facts_of_its_log_are_those_of_each_stage(served: Served) -> None:

@@ -63,6 +63,10 @@ SERVER = phase("api_server", "unchanged", 0.1, kind="cpu", unit="CPU ms a reques
             (phase("decode", "unknown", 2.0, unit="ms a step", low=None, high=None),),
             "Decode +2.00 ms a step (one launch a side: no interval).",
         ),
+        (
+            (phase("queue", "unchanged", stage="0"), phase("chunk transfer", "moved", 9.8, stage="1")),
+            "Stage 1: chunk transfer +9.80 ms a request (+8.30 to +11.3); stage 0: queue unchanged.",
+        ),
         ((phase("iterations", "unchanged", kind="work"),), ""),
     ],
 )

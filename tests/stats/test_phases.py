@@ -171,6 +171,35 @@ def test_a_phase_that_one_launch_lacks_is_left_out() -> None:
     assert "decode" in names and not names & {"prefill", "outside the core"}
 
 
+def two_stages(seed: int, transfer_ms: float, **later: float) -> list[RunCounters]:
+    """A talker, and a decoder that waits for its first chunk: 50 ms and what the chunk takes besides."""
+    talker = side(seed, stage="0", queue_ms=0.0)
+    waits_ms = 50.0 + transfer_ms
+    more = {"first_packets": REQUESTS, "first_packet_s": (waits_ms + 30.0) * REQUESTS / 1e3, **later}
+    decoder = side(seed + 100, stage="1", queue_ms=waits_ms, prefill_ms=30.0, **more)
+    return [
+        RunCounters(EngineCounters({**one.engine.stages, **two.engine.stages}), one.cpu_s)
+        for one, two in zip(talker, decoder, strict=True)
+    ]
+
+
+def test_a_later_chunk_is_said_of_its_transfer() -> None:
+    """A decoder whose first chunk has eight frames instead of one: neither stage is slower by itself."""
+    rows = compare_phases(two_stages(1, 20.0), two_stages(2, 120.0))
+    assert [(row.stage, row.name) for row in rows if row.verdict == "moved"] == [
+        *(("1", "queue"), ("1", "chunk transfer"), ("1", "first packet"))
+    ]
+    (transfer,) = (row for row in rows if row.name == "chunk transfer")
+    assert transfer.a == pytest.approx(20.0, abs=4.0) and transfer.b == pytest.approx(120.0, abs=8.0)
+
+
+@pytest.mark.parametrize("later", [{"requests": REQUESTS + 1}, {"queue_s": 0.001}])
+def test_a_stage_that_begins_later_waits_for_no_chunk(later: dict[str, float]) -> None:
+    """It has other requests, or hardly a queue: the stage before had ended."""
+    sides = two_stages(1, 20.0, **later), two_stages(2, 120.0, **later)
+    assert not [row for row in compare_phases(*sides) if row.name == "chunk transfer"]
+
+
 def test_stages_are_compared_each() -> None:
     def both(seed: int, talker_ms: float) -> list[RunCounters]:
         pairs = zip(
