@@ -108,7 +108,7 @@ class OmniBench(Client):
             "omni": True,
             "extra-body": body or None,
             "ready-check-timeout-sec": 60,
-            **reporting_options(requested, (*lowest, *cell.metric_percentiles)),
+            **reporting_options(requested, (*lowest, *cell.percentiles)),
         }
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002
@@ -118,7 +118,7 @@ class OmniBench(Client):
     def metrics(self, cell: Cell) -> tuple[str, ...]:
         """See :class:`Client`; never standard deviations. :raises UsageError: an unknown backend."""
         backend = look_up_backend(cell)
-        parts = ("median", "mean", *(f"p{percentile:g}" for percentile in cell.metric_percentiles))
+        parts = ("median", "mean", *(f"p{percentile:g}" for percentile in cell.percentiles))
         requested = _percentile_metrics(cell)
         keys = [f"{name}:{part}" for name in requested for part in parts]
         keys += ["request_throughput", "failed"]
@@ -145,7 +145,7 @@ class OmniBench(Client):
         keys = [f"{name}:{part}" for name in names for part in ("median", "mean")]
         keys += [f"audio_ttfp:p{LEAST_PERCENT:g}"] if "audio_ttfp" in requested else []
         if backend.endpoint == SPEECH:
-            percentiles = (LEAST_PERCENT, *cell.metric_percentiles)
+            percentiles = (LEAST_PERCENT, *cell.percentiles)
             parts = ("median", "mean", *(f"p{percentile:g}" for percentile in percentiles))
             keys += [f"{FIRST_CHUNK}:{part}" for part in parts]
         return (*keys, *(["denoise_step_latency:mean"] if backend.image else []))

@@ -76,7 +76,7 @@ class VllmBench(Client):
             # With it the client fails if the server is down; without it the client ends with 0 and a result
             # of zeros.
             "ready-check-timeout-sec": 30,
-            **reporting_options(cell.percentile_metrics, cell.metric_percentiles),
+            **reporting_options(cell.percentile_metrics, cell.percentiles),
         }
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class VllmBench(Client):
         return () if env.get("VLLM_USE_RUST_BENCH", "0") not in ("", "0") else _IMPORTED
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
-        parts = ("median", "mean", "std", *(f"p{percentile:g}" for percentile in cell.metric_percentiles))
+        parts = ("median", "mean", "std", *(f"p{percentile:g}" for percentile in cell.percentiles))
         keys = [f"{name}:{part}" for name in cell.percentile_metrics if name in _REPORTED for part in parts]
         keys += ["request_throughput", "output_throughput", "total_token_throughput"]
         keys += ["request_goodput"] if "goodput" in cell.client.args else []

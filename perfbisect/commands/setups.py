@@ -100,7 +100,7 @@ def resolve_cell(workspace: Workspace, asked: MeasureOptions, variant: str | Non
     cell = load_cell(asked.cell, read_at=workspace.read_at)
     cell = apply_variant(cell, variant) if variant else cell
     require_workload(cell, asked.expect_workload)
-    return cell
+    return cell.reporting(asked.metrics)
 
 
 def require_workload(cell: Cell, report: str | None) -> None:

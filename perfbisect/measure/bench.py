@@ -210,7 +210,7 @@ class BenchRuns:
             seed=seed,
             seconds=ended.seconds,
             raw=str(result),
-            values={**values, **first_chunk_values(chunks, cell.metric_percentiles)},
+            values={**values, **first_chunk_values(chunks, cell.percentiles)},
             spread={**run.spread, **({f"{FIRST_CHUNK}:median": relative_spread(chunks)} if chunks else {})},
             facts={**run.facts, **facts},
         )

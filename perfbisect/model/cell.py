@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -373,6 +373,18 @@ class Cell(_Frozen):
         if not value or any(not 0 < percentile < 100 for percentile in value):
             raise ValueError("percentiles lie between 0 and 100")
         return tuple(sorted(set(value)))
+
+    @property
+    def percentiles(self) -> tuple[float, ...]:
+        """What the client reports beside median and mean: ``metric_percentiles``, headline and guards."""
+        return self.reporting((self.headline, *self.guards)).metric_percentiles
+
+    def reporting(self, metrics: Iterable[str]) -> Cell:
+        """The same workload, whose client also reports the percentiles of these metrics (``ttft:p10``)."""
+        statistics = (parse_metric(name).statistic for name in metrics)
+        asked = {float(statistic[1:]) for statistic in statistics if statistic[:1] == "p"}
+        percentiles = tuple(sorted(asked.difference({0.0}).union(self.metric_percentiles)))
+        return self.model_copy(update={"metric_percentiles": percentiles})
 
     @model_validator(mode="after")
     def _watches_reference(self) -> Cell:

@@ -109,7 +109,7 @@ class CommandMachine:
     def measure(
         self, night: NightPlan, cell: CellPlan, job: Job, launch: int
     ) -> Generator[float, None, None]:
-        workload = cell.load()
+        workload = cell.load().reporting(filter(None, (cell.metric,)))
         metrics = (resolve_metric(workload, cell.metric),)
         setting, builder = (
             night.setting.for_metrics(metrics),

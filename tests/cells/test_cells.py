@@ -249,7 +249,7 @@ BAD = [
     ("client: wrk", 11, "client", "there is no client 'wrk'", "vllm_bench"),
     ("headline: tpott", 11, "headline", "nearest: tpot", None),
     ("headline: failed", 11, "headline", "failed is watched, not judged", None),
-    ("headline: ttft:p98", 11, "headline", "does not report ttft:p98", None),
+    ("headline: audio_rtf:p98", 11, "headline", "does not report audio_rtf:p98", None),
     ("guards:\n  - failed\n  - audio_rtf", 11, "guards", "does not report audio_rtf", None),
     (
         "variants:\n  a:\n    serve_arg: {}",

@@ -195,6 +195,23 @@ def test_stages_and_memory_may_be_judged_where_they_may_be_told() -> None:
         CLIENT.check_metric(cell(percentile_metrics="ttft,audio_ttfp"), parse_metric("ttft"))
 
 
+def test_a_low_quantile_that_is_the_headline_is_asked_for() -> None:
+    by_cell = cell(headline="audio_ttfp:p10"), cell(guards="audio_rtf:p10")
+    for one in (*by_cell, cell().reporting(["e2el:p10"])):
+        assert option(one, "--metric-percentiles") == "0.01,10,99"
+        assert one.digest == cell().digest
+        CLIENT.check_metric(one, parse_metric("audio_ttfp:p10"))
+        assert "audio_first_chunk:p10" in CLIENT.may_report(one)
+    assert cell().reporting(["e2el", "e2el:p99", "e2el:p0", "output_throughput"]) == cell()
+
+
+def test_the_servers_own_account_can_be_judged() -> None:
+    for name in ("audio_first_chunk", "audio_first_chunk:p0.01", "stage.1.queue_ms"):
+        CLIENT.check_metric(cell(), parse_metric(name))
+    with pytest.raises(UsageError, match="does not report audio_first_chunk:median"):
+        CLIENT.check_metric(cell(CHAT), parse_metric("audio_first_chunk"))
+
+
 def test_a_number_of_a_whole_run_is_no_percentile_that_could_be_asked_for() -> None:
     with pytest.raises(UsageError, match="does not report output_throughput") as caught:
         CLIENT.check_metric(cell(), parse_metric("output_throughput"))
