@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Literal
 from packaging.utils import canonicalize_name
 from pydantic import FiniteFloat
 
-from perfbisect.bisect.decision.model import Plan
+from perfbisect.bisect.decision.model import USUAL_NOISE, NoisePrior, Plan
 from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
+from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
@@ -74,6 +75,8 @@ class BisectPlan(BudgetedPlan):
     """Weights of the positions, from that file."""
     branch: Branch | None = None
     """Of a good end that is no ancestor of bad."""
+    noise: NoisePrior = USUAL_NOISE
+    """What the search assumes of it before any launch."""
 
     @property
     def merge_base(self) -> int | None:
@@ -117,7 +120,18 @@ class BisectPlan(BudgetedPlan):
             prior=self.prior,
             all_steps=self.all_steps,
             binaries=tuple(position.binaries for position in self.positions),
+            noise=self.noise,
         )
+
+
+def prior_of_noise(metric: MetricRef, noise: Noise) -> NoisePrior:
+    """The prior of a search: that of all metrics, and wider for one whose noise is the machine's.
+
+    It is never narrower: earlier launches that agree by chance must not make later ones count for more.
+    """
+    if not metric.metric.scheduled or noise == Noise():
+        return USUAL_NOISE
+    return NoisePrior(max(USUAL_NOISE.runs, noise.runs), max(USUAL_NOISE.launches, noise.launches))
 
 
 def make_plan(

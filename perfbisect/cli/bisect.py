@@ -78,7 +78,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     def plan(self, workspace: Workspace) -> PlannedJob[BisectPlan, PlanDocument]:
         """The bisection, with nothing started."""
         from perfbisect.bisect.forecast import plan_document, plan_lines
-        from perfbisect.bisect.plan import make_plan
+        from perfbisect.bisect.plan import make_plan, prior_of_noise
         from perfbisect.commands import setups
         from perfbisect.commands.bisect_range import position_weigher, resolve_range
         from perfbisect.commands.session import PlannedJob
@@ -105,6 +105,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
         setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
         earlier = earlier_attempts(workspace.jobs, cell.digest)
+        noise = learnt_noise(earlier.of_cell, setup.metric, has_devices=cell.gpus > 0)
         plan = make_plan(
             cell=cell,
             history=commits,
@@ -124,12 +125,12 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             workers=len(setup.placed.slots) or self.workers,
             weights=str(self.weights or ""),
             branch=branch,
+            noise=prior_of_noise(setup.metric, noise),
         )
         why_not = reason_not_prebuilding(setup.placed.slots) if setup.placed.slots else ""
         if why_not and plan.costs.build > _SLOW_BUILD_MIN:
             note = f"the next environment is not built beside a running attempt: {why_not}"
             plan = plan.model_copy(update={"notes": (*plan.notes, note)})
-        noise = learnt_noise(earlier.of_cell, setup.metric)
         shown = plan_document(plan, noise, setup.builder, setup.placed.machines, basis=earlier.basis)
         lines, commands = plan_lines(shown), command_lines(shown.commands)
         return PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)

@@ -23,6 +23,7 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.estimates import EarlierAttempts, learnt_noise
 from perfbisect.jobs.machines import MachineForecastDocument, forecast_machine, machine_rows
+from perfbisect.jobs.plans import plan_cell
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.report.sections import command_lines
@@ -171,7 +172,7 @@ def forecast_blocks(plan: ComparePlan, earlier: Sequence[Attempt]) -> tuple[int 
     """
     blocks: list[int | None] = []
     for metric in plan.refs:
-        learnt = learnt_noise(earlier, metric)
+        learnt = learnt_noise(earlier, metric, has_devices=plan_cell(plan).gpus > 0)
         noise = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs))
         blocks.append(ab_test.forecast_blocks(plan.question(metric, len(plan.refs)), noise))
     bounds = " (a claim's own bounds may take more)" if plan.expect else ""

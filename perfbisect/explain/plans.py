@@ -256,7 +256,8 @@ def plan_hunks(
         budget=budget,
         notes=found.notes,
     )
-    shown = HunksPlanDocument.of(plan, learnt_noise(earlier.of_cell, source.ref), basis=earlier.basis)
+    noise = learnt_noise(earlier.of_cell, source.ref, has_devices=cell.gpus > 0)
+    shown = HunksPlanDocument.of(plan, noise, basis=earlier.basis)
     report = render_report("explain/templates/hunks.plan.jinja", {"plan": shown})
     lines = [text for section in report.sections for text in section_lines(section)]
     return PlannedJob(plan, builder, found.slots, shown, lines)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, variance
+from typing import Final
 
 from perfbisect.common.quantities import counted
 from perfbisect.errors import PerfbisectError
@@ -22,17 +23,24 @@ GUESS = Costs()
 _JOBS_BACK = 20
 """Jobs whose attempts teach costs and noise."""
 
-TYPICAL_RUNS, TYPICAL_LAUNCHES = 0.03, 0.02
-"""Default noise between runs and between launches (log scale)."""
-
 
 @dataclass(frozen=True)
 class Noise:
     """Standard deviations between runs and between launches (log scale), and their source."""
 
-    runs: float = TYPICAL_RUNS
-    launches: float = TYPICAL_LAUNCHES
+    runs: float = 0.03
+    launches: float = 0.02
     source: str = "assumed: 3 % between runs of a launch, 2 % between launches; learnt as launches come in"
+
+
+ON_PROCESSORS: Final = Noise(
+    0.1,
+    0.1,
+    "assumed on processors that server and client share: 10 % between runs of a launch, 10 % between "
+    "launches; learnt as launches come in",
+)
+"""Of metrics that are ``scheduled``, without devices. Three launches of vLLM-Omni on two busy processors had
+8 % between them, six had 30 % with those that are discarded now (docs/omni.md)."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +74,10 @@ class EarlierAttempts:
         return f"a guess, since nothing was launched here before: {each}"
 
 
-def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
-    """Noise of earlier attempts of this cell; the default if there are too few.
+def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef, *, has_devices: bool = True) -> Noise:
+    """Noise of earlier attempts of this cell; what is assumed if there are too few.
 
+    Launches of one run show what lies between launches of one run, noise between runs included.
     Pooled variances: of runs within launches, and of launches within changes without what runs add to them.
     """
     by_change: dict[str, list[tuple[float, int]]] = {}
@@ -84,20 +93,17 @@ def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
             within.append(logs)
     repeated = [made for made in by_change.values() if len(made) > 1]
     count = sum(map(len, repeated))
-    if count < 4 or not within:
-        return Noise()
-    run_variance = _pooled_variance(within)
+    if count < 4:
+        return ON_PROCESSORS if metric.metric.scheduled and not has_devices else Noise()
+    run_variance = _pooled_variance(within) if within else 0.0
     # The variance of a launch's level is tau^2 + sigma^2 / r; of m launches each adds (m - 1) / m of its own.
     added = sum((len(made) - 1) / len(made) / r for made in repeated for _, r in made)
     added *= run_variance / sum(len(made) - 1 for made in repeated)
     apart = _pooled_variance([[level for level, _ in made] for made in repeated])
     runs, launches = math.sqrt(run_variance), math.sqrt(max(0.0, apart - added))
-    return Noise(
-        runs,
-        launches,
-        f"from {count} earlier launches of this cell: {runs * 100:.1f} % between runs of a launch, "
-        f"{launches * 100:.1f} % between launches",
-    )
+    found = f"{launches * 100:.1f} % between launches"
+    found = f"{runs * 100:.1f} % between runs of a launch, {found}" if within else f"{found} of one run"
+    return Noise(runs, launches, f"from {count} earlier launches of this cell: {found}")
 
 
 def _pooled_variance(groups: Sequence[Sequence[float]]) -> float:

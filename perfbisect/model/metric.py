@@ -46,6 +46,8 @@ class Metric:
     ``neutral``: a property of requests or answers; neither more nor less is better, despite ``direction``.
     ``exact``: launches of one build agree, so that one launch tells its level. ``fact``: what is read at the
     ``source``; of counters a ratio. ``since``: the first vLLM release that reports it, empty if all do.
+    ``scheduled``: several processes must get a processor in turn before it ends, so that its noise is the
+    machine's: a per cent where each has processors, a third where they share two.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Metric:
     since: str = ""
     needs: Need = ""
     caches: Caches = ""
+    scheduled: bool = False
 
     @property
     def is_of_launch(self) -> bool:
@@ -85,6 +88,7 @@ class Metric:
 
 
 _request = partial(Metric, per_request=True)
+_first = partial(Metric, scheduled=True)
 _count = partial(Metric, guard=True, neutral=True)
 _share = partial(Metric, guard=True, absolute=True)
 _counted = partial(Metric, source="engine counters")
@@ -107,15 +111,15 @@ _ROWS = (
     Metric("tput_per_gpu", "tok/s/GPU", "higher", 0.03, "total token throughput of a GPU"),
     Metric("output_tput_per_gpu", "tok/s/GPU", "higher", 0.03, "output token throughput of a GPU"),
     Metric("input_tput_per_gpu", "tok/s/GPU", "higher", 0.03, "input token throughput of a GPU"),
-    _request("audio_ttfp", "ms", "lower", 0.05, "time to first audio packet (TTFP)"),
-    _request("audio_first_chunk", "ms", "lower", 0.05, "TTFP as the server measures it"),
+    _first("audio_ttfp", "ms", "lower", 0.05, "time to first audio packet (TTFP)", per_request=True),
+    _first("audio_first_chunk", "ms", "lower", 0.05, "TTFP as the server measures it", per_request=True),
     _request("audio_rtf", "ratio", "lower", 0.03, "real-time factor: processing time / audio duration"),
     Metric("audio_throughput", "audio-s/s", "higher", 0.03, "audio seconds per wall second"),
     _share(
         *("audio_underrun", "s", "lower", 0.1, "longest wait of a player that began at the first packet"),
         per_request=True,
     ),
-    Metric("audio_ttfp_per_audio_s", "ms/audio-s", "lower", 0.05, "TTFP per second of sound"),
+    _first("audio_ttfp_per_audio_s", "ms/audio-s", "lower", 0.05, "TTFP per second of sound"),
     Metric("e2el_per_audio_s", "ms/audio-s", "lower", 0.03, "end-to-end latency per second of sound"),
     Metric("e2el_per_token", "ms/tok", "lower", 0.03, "end-to-end latency per output token"),
     Metric("image_throughput", "img/s", "higher", 0.03, "image throughput"),
@@ -236,7 +240,7 @@ def row(name: str) -> Metric:
     if not name.startswith(STAGE):
         return METRICS[name]
     if queue := _QUEUE.fullmatch(name):
-        return Metric(name, "ms", "lower", 0.05, f"time of a request in the queue of stage {queue[1]}")
+        return _first(name, "ms", "lower", 0.05, f"time of a request in the queue of stage {queue[1]}")
     unit = "ms" if name.endswith("_ms") else "s"
     return Metric(name, unit, "lower", 0.05, f"time of {name.removeprefix(STAGE)}", per_request=True)
 

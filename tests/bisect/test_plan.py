@@ -12,8 +12,15 @@ from statistics import fmean
 import pytest
 
 from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.model import NoisePrior
 from perfbisect.bisect.forecast import forecast, plan_document, plan_lines
-from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan, require_first_launch
+from perfbisect.bisect.plan import (
+    BisectPlan,
+    find_positions,
+    make_plan,
+    prior_of_noise,
+    require_first_launch,
+)
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import EarlierAttempts, Noise, attempts_before, learnt_noise
@@ -304,6 +311,28 @@ def test_learnt_noise_is_unbiased() -> None:
     runs, launches = (math.sqrt(fmean(column)) for column in zip(*found, strict=True))
     assert runs == pytest.approx(0.03, rel=0.04)
     assert launches == pytest.approx(0.02, rel=0.06)
+
+
+def test_noise_is_learnt_from_launches_of_one_run() -> None:
+    """An engine whose caches cannot be emptied has one run a launch, and never showed its noise."""
+    rng = Random(5)
+    noise = learnt_noise([attempt(str(n % 40), math.exp(rng.gauss(0, 0.2))) for n in range(400)], TPOT)
+    assert noise.runs == 0.0
+    assert noise.launches == pytest.approx(0.2, rel=0.1)
+    assert "% between launches of one run" in noise.source
+
+
+def test_the_noise_of_a_first_packet_is_not_assumed_where_processors_are_shared() -> None:
+    ttfp = parse_metric("audio_ttfp")
+    shared = learnt_noise((), ttfp, has_devices=False)
+    assert shared.launches > Noise().launches
+    assert learnt_noise((), ttfp) == learnt_noise((), TPOT, has_devices=False) == Noise()
+    few = [attempt(change, value) for change in "ab" for value in (1.0, 1.001)]
+    usual = NoisePrior()
+    assert prior_of_noise(ttfp, Noise()) == prior_of_noise(TPOT, shared) == usual
+    assert prior_of_noise(ttfp, learnt_noise(few, TPOT)) == usual, "two pairs that agree narrow nothing"
+    assert prior_of_noise(ttfp, Noise(0.0, 0.3)) == NoisePrior(usual.runs, 0.3)
+    assert prior_of_noise(ttfp, shared) == NoisePrior(shared.runs, shared.launches)
 
 
 def test_noise_is_learnt_from_enough_launches_of_one_change() -> None:

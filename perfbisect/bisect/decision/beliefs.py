@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from perfbisect.bisect.decision.model import NoisePrior
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
 from perfbisect.stats.robust import Array, quantiles
 
@@ -54,6 +55,7 @@ class Posterior:
     gaps: Array
     none: float
     min_effect: float
+    noise_prior: NoisePrior
     sigma: float
     tau: float
     noise: WeightedNoise

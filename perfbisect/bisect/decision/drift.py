@@ -16,7 +16,8 @@ from typing import TypeVar
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, WeightedNoise, gap_masses, step_prior
-from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR
+from perfbisect.bisect.decision.model import NoisePrior
+from perfbisect.bisect.decision.noise import TAU, tau_prior
 from perfbisect.stats.robust import Array, log_sum_exp
 
 ABSENT = 0.7
@@ -42,7 +43,7 @@ class DriftModels:
     log_prior: Array
 
 
-def kinds(around: float) -> DriftModels:
+def kinds(around: float, noise: NoisePrior) -> DriftModels:
     """Noise between launches up to a little above what a model without drift takes it for, with every
     path: what drifts passes for noise there."""
     tau = TAU[(2 * around > TAU) & (around / 9 < TAU)]
@@ -52,8 +53,7 @@ def kinds(around: float) -> DriftModels:
     paths += [(sd, minutes, each) for sd in _SD for minutes in _MINUTES]
     t = np.repeat(tau, len(paths))
     sd, minutes, weight = (np.tile(np.array(x), len(tau)) for x in zip(*paths, strict=True))
-    prior = -0.5 * (np.log(t / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2
-    return DriftModels(t, sd, minutes, prior + np.log(weight))
+    return DriftModels(t, sd, minutes, tau_prior(t, noise) + np.log(weight))
 
 
 def kernel(which: DriftModels, a: Array, b: Array) -> Array:
@@ -172,7 +172,7 @@ def drifting(without_drift: Posterior) -> Posterior | None:
     data = without_drift.data
     if len(data) < MIN_LAUNCHES or not _has_drift(without_drift):
         return None
-    which = kinds(without_drift.tau)
+    which = kinds(without_drift.tau, without_drift.noise_prior)
     y = np.array([x.center for x in data])
     after = (np.array([x.index for x in data])[:, None] >= np.array(without_drift.at)[None, 1:]).astype(float)
     minutes = np.array([x.at for x in data])

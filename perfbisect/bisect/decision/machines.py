@@ -12,7 +12,7 @@ import numpy as np
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import WeightedNoise
-from perfbisect.bisect.decision.model import Comparison, Event, Measured
+from perfbisect.bisect.decision.model import USUAL_NOISE, Comparison, Event, Measured
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_centers, launches, scales, slot_offsets
 from perfbisect.stats.robust import Array
 
@@ -206,7 +206,7 @@ def _any_step(
         replace(launch, index=levels[launch.index] * len(machines) + machines.index(launch.machine))
         for launch in ends
     ]
-    noise = scales(tuple(apart))
+    noise = scales(tuple(apart), USUAL_NOISE)
     weight = np.exp(noise.log_prior + noise.log_runs - (noise.log_prior + noise.log_runs).max())
     steps = math.log1p(min_effect) * 2.0 ** np.arange(6.0)
     pairs = WeightedNoise(noise.sigma, noise.tau, weight / weight.sum())

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from perfbisect.model.attempt import Costs, Purpose
 
 SearchVerdict = Literal["found", "narrowed", "not reproduced", "too small", "gradual", "out of budget"]
+
+
+@dataclass(frozen=True)
+class NoisePrior:
+    """Medians of the priors of the noise between the runs of a launch and between launches (log scale).
+
+    The defaults are those of docs/method/bisection.md: a quiet machine whose devices do the work.
+    """
+
+    runs: float = 0.02
+    launches: float = 0.012
+
+
+USUAL_NOISE: Final = NoisePrior()
 
 
 @dataclass(frozen=True)
@@ -18,7 +32,7 @@ class Plan:
     ``prior`` weights over positions 0..n (position 0 is ignored); ``skips`` positions known to be untestable;
     ``cached`` positions already built; ``budget`` minutes of measuring in all; ``all_steps``: find every step
     of the range, not only one. ``binaries``: of each position, equal where the compiled files are; empty:
-    all positions share them.
+    all positions share them. ``noise``: what is assumed of it before any launch.
     """
 
     n: int
@@ -32,6 +46,7 @@ class Plan:
     max_runs: int = 6
     all_steps: bool = False
     binaries: tuple[str, ...] = ()
+    noise: NoisePrior = USUAL_NOISE
 
     @property
     def compiles_each(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.model import Event, Measured, PositionLaunch
+from perfbisect.bisect.decision.model import Event, Measured, NoisePrior, PositionLaunch
 from perfbisect.stats.robust import (
     DEGREES_OF_FREEDOM,
     Array,
@@ -174,8 +174,13 @@ SIGMA = 0.00125 * 2.0 ** np.arange(9)
 TAU = 0.002 * 2.0 ** np.arange(8)
 """Grid of the noise between launches: 0.2 % to 26 %."""
 
-_SIGMA_PRIOR = (0.02, 1.1)
-TAU_PRIOR = (0.012, 0.9)
+_SIGMA_SD, _TAU_SD = 1.1, 0.9
+"""Log standard deviations of the log-normal priors; :class:`NoisePrior` has the medians."""
+
+
+def tau_prior(tau: Array, noise: NoisePrior) -> Array:
+    """Log prior of the noise between launches."""
+    return np.asarray(-0.5 * (np.log(tau / noise.launches) / _TAU_SD) ** 2)
 
 
 @dataclass(frozen=True)
@@ -299,15 +304,14 @@ def _spread(residuals: Array, scale: Array) -> Array:
     return np.asarray(share * (log_heavy_tailed(z) - np.log(scale)[:, None]).sum(1))
 
 
-def scales(data: tuple[LaunchEstimate, ...], keep: float = 1e-3) -> Scales:
+def scales(data: tuple[LaunchEstimate, ...], noise: NoisePrior, keep: float = 1e-3) -> Scales:
     """The grid of noise, less what the spread within launches and between launches of one position rules out.
 
     Only pairs below ``keep`` of the best are dropped; the repeats of a position are used for that alone,
     since the full model counts them again.
     """
     s, t = (a.ravel() for a in np.meshgrid(SIGMA, TAU, indexing="ij"))
-    prior = -0.5 * (np.log(s / _SIGMA_PRIOR[0]) / _SIGMA_PRIOR[1]) ** 2
-    prior = prior - 0.5 * (np.log(t / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2
+    prior = -0.5 * (np.log(s / noise.runs) / _SIGMA_SD) ** 2 + tau_prior(t, noise)
     within = np.zeros(len(s))
     repeats = np.zeros(len(s))
     for launch in data:

@@ -19,6 +19,7 @@ import numpy as np
 
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, WeightedNoise, gap_masses, step_prior
 from perfbisect.bisect.decision.drift import drifting
+from perfbisect.bisect.decision.model import USUAL_NOISE, NoisePrior
 from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scale, scales
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp
 
@@ -52,12 +53,17 @@ def _moments(weight: Array, nodes: Array) -> tuple[Array, Array]:
 
 
 def compute_posterior(
-    data: tuple[LaunchEstimate, ...], weights: Array, min_effect: float, span: tuple[int, int] | None = None
+    data: tuple[LaunchEstimate, ...],
+    weights: Array,
+    min_effect: float,
+    span: tuple[int, int] | None = None,
+    prior: NoisePrior = USUAL_NOISE,
 ) -> Posterior:
     """The posterior over culprit positions.
 
     ``weights`` are prior weights over positions 0..n, positive but for position 0 (:func:`prior_weights`);
-    ``span`` restricts candidates to (lo, hi] and data to lo..hi.
+    ``span`` restricts candidates to (lo, hi] and data to lo..hi; ``prior``: of the noise.
+
     Raises:
         ValueError: fewer than two positions were measured, or not both ends of the span.
     """
@@ -65,7 +71,7 @@ def compute_posterior(
     data = tuple(launch for launch in data if lo <= launch.index <= hi)
     if not {lo, hi} <= {launch.index for launch in data}:
         raise ValueError(f"positions {lo} and {hi} must both have been measured")
-    noise = scales(data)
+    noise = scales(data, prior)
     centers = np.array([launch.center for launch in data])
     # The error of a level falls with the root of the launches: nodes near the data must be as close.
     nodes = adaptive_grid(centers, 0.9 * noise.fine / math.sqrt(max(1, len(data))), 6 * noise.wide)
@@ -115,6 +121,7 @@ def compute_posterior(
         gaps=gaps,
         none=none,
         min_effect=min_effect,
+        noise_prior=prior,
         sigma=float(np.exp(of_noise @ np.log(noise.sigma))),
         tau=float(np.exp(of_noise @ np.log(noise.tau))),
         noise=WeightedNoise(noise.sigma, noise.tau, of_noise),

@@ -30,7 +30,7 @@ from perfbisect.bisect.decision.drift import (
     launch_weights,
     step_sizes,
 )
-from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, launch_scale, launch_variance
+from perfbisect.bisect.decision.noise import TAU, launch_scale, launch_variance, tau_prior
 from perfbisect.stats.robust import Array, log_heavy_tailed
 
 BUILD_SD = (0.0, 0.005, 0.01, 0.015)
@@ -123,7 +123,7 @@ def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR)
     after = np.concatenate([index[:, None] >= at[None, 1:], ramp[:, None]], axis=1).astype(float)
     taus = _taus(plain, 5.0)
     tau, build = (grid.ravel() for grid in np.meshgrid(taus, BUILD_SD, indexing="ij"))
-    prior = _tau_prior(tau) + np.log(np.tile(build_prior, len(taus)))
+    prior = tau_prior(tau, plain.noise_prior) + np.log(np.tile(build_prior, len(taus)))
     shared = build[:, None, None] ** 2 * (index[:, None] == index[None])
     if plain.drift:
         when = np.array([x.at for x in data])
@@ -193,7 +193,7 @@ def intermittence(plain: Posterior) -> Intermittence:
     away = ((y[:, None] - low)[:, None] / scale[..., None])[..., None]
     fast = log_heavy_tailed(away)
     gain = log_heavy_tailed(away - delta / scale[..., None, None]) - fast  # [launch, tau, low, delta]
-    none = (fast[..., 0] - np.log(scale)[..., None]).sum(0) + _tau_prior(taus)[:, None]
+    none = (fast[..., 0] - np.log(scale)[..., None]).sum(0) + tau_prior(taus, plain.noise_prior)[:, None]
     starts = np.searchsorted(index, at[1:])
     size = np.log(np.maximum(np.diff(step_prior(edges, plain.min_effect)), 1e-12))
     mass = np.log(gap_masses(plain.scope, plain.at) * (1 - NO_CHANGE))
@@ -226,10 +226,6 @@ def _taus(plain: Posterior, below: float) -> Array:
     and slow launches add."""
     taus = TAU[(2 * plain.tau > TAU) & (plain.tau / below < TAU)]
     return np.asarray(taus if len(taus) else TAU[:1])
-
-
-def _tau_prior(tau: Array) -> Array:
-    return np.asarray(-0.5 * (np.log(tau / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2)
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class SearchState:
         if not set(span) <= {launch.index for launch in usable}:
             return None
         weights = prior_weights(self.plan.n, self.plan.prior)
-        return compute_posterior(usable, weights, self.plan.min_effect, span)
+        return compute_posterior(usable, weights, self.plan.min_effect, span, self.plan.noise)
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:

@@ -16,7 +16,7 @@ from perfbisect.bisect.decision.beliefs import (
     nearest,
     prior_weights,
 )
-from perfbisect.bisect.decision.model import Measured
+from perfbisect.bisect.decision.model import USUAL_NOISE, Measured, NoisePrior
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
 from tests.long import mostly_long
@@ -24,7 +24,7 @@ from tests.long import mostly_long
 MIN_EFFECT = 0.02
 
 
-def brute_force(events, weights, min_effect=MIN_EFFECT):
+def brute_force(events, weights, min_effect=MIN_EFFECT, noise=USUAL_NOISE):
     """P(culprit = c) for c = 1..n and P(no change), by plain sums over sigma, tau, level and step.
 
     At most two runs a launch: the centre is the mean, the spread one difference of sd sqrt(2) sigma.
@@ -47,7 +47,8 @@ def brute_force(events, weights, min_effect=MIN_EFFECT):
     found = np.zeros(n + 1)
     centers = [float(np.mean(np.log(e.values))) for e in events]
     for sigma, tau in product(0.00125 * 2.0 ** np.arange(9), 0.002 * 2.0 ** np.arange(8)):
-        common = -0.5 * (math.log(sigma / 0.02) / 1.1) ** 2 - 0.5 * (math.log(tau / 0.012) / 0.9) ** 2
+        common = -0.5 * (math.log(sigma / noise.runs) / 1.1) ** 2
+        common -= 0.5 * (math.log(tau / noise.launches) / 0.9) ** 2
         scale = []
         for e in events:
             scale.append(math.sqrt(tau**2 + sigma**2 / len(e.values)))
@@ -81,12 +82,13 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("noise", [USUAL_NOISE, NoisePrior(0.1, 0.1)], ids=["usual", "wide"])
 @pytest.mark.parametrize("name", mostly_long(CASES, short=["doubtful"]))
-def test_agrees_with_brute_force(name):
+def test_agrees_with_brute_force(name, noise):
     events = tuple(Measured(i, "search", tuple(float(v) for v in values)) for i, values in CASES[name])
     weights = prior_weights(3, (0, 1, 2, 1))
-    posterior = compute_posterior(launches(events, 1), weights, MIN_EFFECT)
-    expected = brute_force(events, weights)
+    posterior = compute_posterior(launches(events, 1), weights, MIN_EFFECT, prior=noise)
+    expected = brute_force(events, weights, noise=noise)
     assert posterior.none == pytest.approx(expected[0], abs=0.01)
     assert posterior.p[1:] == pytest.approx(expected[1:], abs=0.01)
 
@@ -105,6 +107,17 @@ def test_a_step_is_measured_whatever_its_size():
         assert np.argmax(posterior.p) == 2
         assert posterior.p[2] > 0.9
         assert float(posterior.high[0][1] - posterior.low[0][1]) == pytest.approx(step, abs=3 * noise)
+
+
+def test_a_wide_prior_takes_two_launches_for_less():
+    """Medians of TTFP on two busy processors; each end was launched once."""
+    medians = {0: 195.5, 4: 258.0}
+    data = tuple(LaunchEstimate(i, "end", math.log(ms), 1, (0.0,)) for i, ms in medians.items())
+    usual, wide = (
+        compute_posterior(data, prior_weights(4, None), MIN_EFFECT, prior=noise).none
+        for noise in (USUAL_NOISE, NoisePrior(0.1, 0.1))
+    )
+    assert usual < wide
 
 
 def test_an_improvement_is_no_regression():
