@@ -18,7 +18,8 @@ from perfbisect.changes.git import Repository, error_text
 from perfbisect.clients import CLIENTS, Client
 from perfbisect.common.python_source import parse_python
 from perfbisect.errors import RevisionError
-from perfbisect.model.cell import Cell
+from perfbisect.model.cell import SERVER, Cell
+from perfbisect.serving.eras import SERVER_SAMPLING
 from perfbisect.serving.families import FAMILIES, Endpoint
 
 ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
@@ -181,6 +182,10 @@ def lint(cell: Cell, checkout: Checkout, *, own_client: bool = True) -> tuple[Li
     for found in _PORT.finditer(text or ""):
         message = f"{found['key']} is fixed at {found['port']}: another tenant, or a second slot, has it too"
         findings.append(LintFinding("warning", "deploy_yaml", message))
+    is_silent = own_client and cell.family == "text" and cell.sampling.temperature == SERVER
+    if is_silent and not checkout.contains_pull(32723):
+        message = f"the client at {checkout.at} sends 0 where none is said: until {SERVER_SAMPLING.change}"
+        findings.append(LintFinding("warning", "sampling", message))
     kind = "omni" if cell.family == "omni" or _OMNI_MODEL.search(cell.model) else cell.family
     for endpoint, refused, pull, advice in _REJECTS:
         if cell.endpoint == endpoint and refused == kind and checkout.contains_pull(pull):

@@ -26,7 +26,7 @@ from perfbisect.common.yaml_source import (
     unknown_key,
 )
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.model.cell import LOCAL, Cell, DeployYaml, apply_variant
+from perfbisect.model.cell import LOCAL, SERVER, Cell, DeployYaml, apply_variant
 from perfbisect.model.metric import parse_metric
 from perfbisect.resources import cells_folder
 from perfbisect.serving.families import FAMILIES, Endpoint
@@ -224,6 +224,10 @@ def _cell(
 ) -> tuple[Cell | None, list[LocatedError]]:
     """The cell of a file at a position of its lists, and all that is wrong with it."""
     errors: list[LocatedError] = []
+    sampling = raw.get("sampling")
+    if isinstance(sampling, Mapping) and "temperature" in sampling and sampling["temperature"] is None:
+        message = "null says neither what requests ask for nor that they ask for nothing"
+        errors.append(document.error(("sampling", "temperature"), message, "0 for greedy, or server"))
     family = raw.get("family")
     if isinstance(family, str):
         if family not in FAMILIES:
@@ -433,7 +437,7 @@ MEANING = {
     "dataset_name": "as the client knows it: random, prefix_repetition, sharegpt, hf, custom, ...",
     "dataset_path": "a hub's name, or a file relative to this one",
     "dataset_args": "the client's options for the data set: lengths, ranges, splits",
-    "sampling": "sampling of every request; greedy by default for text, else the deploy YAML's",
+    "sampling": "of every request: greedy by default for text, else the deploy YAML's; server: not sent",
     "ignore_eos": "whether requests run to the requested length",
     "extra_body": "added to the body of every request",
     "num_prompts": "requests of a run; may be a list",
@@ -479,6 +483,8 @@ def cell_schema() -> dict[str, Any]:
         form = properties[name]
         forms = form.pop("anyOf", None) or [{"$ref": form.pop("$ref")}]
         properties[name] = {"anyOf": [*forms, {"type": "string"}], **form}
+    sampling = properties["sampling"]
+    properties["sampling"] = {"anyOf": [{"$ref": sampling.pop("$ref")}, {"const": SERVER}], **sampling}
     properties["request_rate"]["default"] = "inf"
     for name in DATASET_KEYS:
         properties[name] = {"type": ["number", "string"], "description": "the same as in dataset_args"}

@@ -120,8 +120,7 @@ class Client(ABC):
             "result-dir": str(result.parent),
             "result-filename": result.name,
         }
-        sampling = {name.replace("_", "-"): value for name, value in cell.sampling.model_dump().items()}
-        options = {**own, **self.options(cell), **sampling, **cell.dataset_args, **cell.client.args}
+        options = {**own, **self.options(cell), **cell.sampling.sent, **cell.dataset_args, **cell.client.args}
         stamped = {**metadata, SEED: str(seed), CELL: cell.digest}
         return (
             *("-m", f"{self.package}.entrypoints.cli.main", "bench", "serve"),

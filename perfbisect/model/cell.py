@@ -132,19 +132,35 @@ class _Frozen(BaseModel):
         return text
 
 
+SERVER: Literal["server"] = "server"
+"""The temperature of requests that name none."""
+
+
 class Sampling(_Frozen):
     """Sampling of every request: set by the cell, never by a hub's generation config.
 
     Text is greedy by default; other families use their deploy YAML, because greedy speech does not end.
+    With the temperature ``server``, or ``sampling: server``, requests have none: the server takes what the
+    model's generation config says.
     """
 
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: Annotated[float, Field(ge=0)] | Literal["server"] | None = None
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: Whole | None = None
     min_p: float | None = Field(default=None, ge=0, le=1)
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
+
+    @classmethod
+    def _from_text(cls, text: str) -> object:
+        return {"temperature": text}
+
+    @property
+    def sent(self) -> dict[str, float]:
+        """What requests say, by option of the client: ``top-p``."""
+        fields = self.model_dump(exclude_none=True).items()
+        return {name.replace("_", "-"): value for name, value in fields if value != SERVER}
 
 
 class Revision(_Frozen):
@@ -343,6 +359,8 @@ class Cell(_Frozen):
         if not isinstance(value, Mapping) or value.get("family") != "text":
             return value
         sampling = value.get("sampling", {})
+        if isinstance(sampling, str):
+            return value
         if isinstance(sampling, Sampling):
             sampling = sampling.model_dump()
         if not isinstance(sampling, Mapping) or sampling.get("temperature") is not None:

@@ -95,6 +95,16 @@ NIGHTLY_ERAS: tuple[Era, ...] = (
 """vLLM-Omni's nightly harness, for imported specifications and results; cells set their own warm-ups."""
 
 
+SERVER_SAMPLING = Era(
+    "2026-01-22T00:00:00",
+    (0, 15),
+    "098b2d66, #32723",
+    "without --temperature the client sends none, and the server takes the model's; it sent 0",
+    (),
+)
+"""``vllm bench serve``: what a command without ``--temperature`` means."""
+
+
 def nightly_warmups(date: str, concurrency: int | None) -> int:
     """Warm-up requests that vLLM-Omni's harness sends; ``date``: of its commit, empty for the newest."""
     two, filled = NIGHTLY_ERAS[-2:]

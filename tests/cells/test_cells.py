@@ -307,6 +307,7 @@ def test_what_is_wrong_is_told_with_file_line_and_field(
             4,
             "duplicate key 'num_prompts', first in line 3",
         ),
+        ("top_p: 0.9", "temperature: null", 9, "sampling.temperature: null says neither"),
     ],
 )
 def test_what_is_wrong_inside_is_told_there(tmp_path: Path, old: str, new: str, line: int, said: str) -> None:
@@ -438,5 +439,6 @@ def test_paired_lists_and_short_forms_are_in_the_schema() -> None:
     assert {rule.get("type") for rule in rules["num_prompts"]["anyOf"]} == {"integer", "array"}
     assert {"type": "string"} in rules["client"]["anyOf"]
     assert {"type": "string"} in rules["deploy_yaml"]["anyOf"]
+    assert {"const": "server"} in rules["sampling"]["anyOf"]
     assert "string" in rules["extra_body"]["type"]
     assert "array" in rules["serve_args"]["type"]

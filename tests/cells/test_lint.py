@@ -82,6 +82,20 @@ def test_an_endpoint_that_refuses_the_model(commits: Commits) -> None:
     assert "since #2763" in found.message
 
 
+def test_a_client_that_sends_a_temperature_of_its_own(tmp_path: Path) -> None:
+    writer = HistoryWriter(tmp_path / "repo")
+    writer.commit("Begin", {"vllm/benchmarks/serve.py": b"NAMES = ['random', 'openai']"})
+    writer.commit("[Benchmark] Send no temperature (#32723)", {"vllm/a.py": b""})
+    first, second = (Checkout(Repository.open(writer.path), sha) for sha in writer.finish())
+    text = {"family": "text", "backend": "openai", "endpoint": "/v1/completions", "dataset_name": "random"}
+    silent, greedy = cell(**text, sampling="server"), cell(**text)
+
+    def told(one: Cell, at: Checkout) -> list[str]:
+        return [finding.level for finding in lint(one, at) if finding.field == "sampling"]
+
+    assert [told(silent, first), told(silent, second), told(greedy, first)] == [["warning"], [], []]
+
+
 def test_an_option_that_the_server_does_not_take(commits: Commits) -> None:
     (found,) = lint(cell(serve_args={"deploy-config": "x", "max-num-seq": 4}), commits[0])
     assert (found.level, found.field) == ("error", "serve_args.max-num-seq")

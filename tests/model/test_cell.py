@@ -364,6 +364,11 @@ def test_text_is_greedy_by_default_and_speech_as_its_deploy_yaml_says() -> None:
     assert of("text").sampling.temperature == 0.0
     assert of("text", sampling={"top_p": 0.9}).sampling.temperature == 0.0
     assert of("text").digest == of("text", sampling={"temperature": 0}).digest
+    left = of("text", sampling="server")
+    assert (left.sampling.temperature, left.sampling.sent) == ("server", {})
+    assert left.digest not in (of("text").digest, of("text", sampling={"top_p": 0.9}).digest)
+    assert Cell.model_validate_json(left.model_dump_json()) == left
+    assert of("text", sampling={"temperature": "server", "top_p": 0.9}).sampling.sent == {"top-p": 0.9}
     assert of("tts").sampling.temperature is None
     assert of("tts").digest != of("tts", sampling={"temperature": 0}).digest
     again = Cell.model_validate_json(of("tts").model_dump_json())

@@ -79,7 +79,7 @@ class Family(ABC):
     """A kind of model; a new one is a module with a subclass and a line in ``FAMILIES``.
 
     ``module``: of the server's command line; ``reserved``: options of ``serve`` that belong to the attempt or
-    to a key of the cell; ``defaults``: serve arguments that a cell may override.
+    to a key of the cell.
     """
 
     name: str
@@ -87,7 +87,6 @@ class Family(ABC):
     guards: tuple[str, ...]
     module: str
     reserved: tuple[str, ...]
-    defaults: Mapping[str, object] = {}
     environment: Mapping[str, str] = {}
     has_kv_cache = True
 
@@ -117,7 +116,7 @@ class Family(ABC):
             args=(
                 *("-m", self.module, "serve", cell.model),
                 *option_tokens(own, negatable=True),
-                *option_tokens(merge_options(self.defaults, cell.serve_args), negatable=True),
+                *option_tokens(merge_options(self.defaults(cell), cell.serve_args), negatable=True),
             ),
             env=env,
             first_request=self.first_request(cell, endpoint.model_name),
@@ -151,6 +150,10 @@ class Family(ABC):
     @abstractmethod
     def first_request(self, cell: Cell, model: str) -> ProbeRequest:
         """:raises UsageError: the endpoint is another family's."""
+
+    def defaults(self, cell: Cell) -> Mapping[str, object]:  # noqa: ARG002
+        """Serve arguments that a cell may override."""
+        return {}
 
     def reset_requests(self, env: Mapping[str, str]) -> tuple[ProbeRequest, ...]:  # noqa: ARG002
         """Requests that empty the caches of a server with this environment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfbisect.errors import UsageError
-from perfbisect.model.cell import Cell
+from perfbisect.model.cell import SERVER, Cell
 from perfbisect.serving.families import Engine, Family, ProbeRequest, hub_revision
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -17,7 +17,7 @@ _POOLING_TASKS = frozenset({"embed", "embedding", "classify", "score", "reward",
 
 
 class TextFamily(Family):
-    """``vllm serve`` with the engine's sampling defaults, not the hub's, and a fixed seed.
+    """``vllm serve`` with a fixed seed and the engine's sampling defaults, or the hub's if the cell says so.
 
     Development mode enables cache resets. The fault handler logs crashes: an engine process that vanishes
     without a line was killed.
@@ -31,7 +31,6 @@ class TextFamily(Family):
         *("host", "port", "uds", "served-model-name", "model", "tokenizer", "seed", "revision"),
         "tokenizer-revision",
     )
-    defaults: Mapping[str, object] = {"generation-config": "vllm"}
     environment: Mapping[str, str] = {"VLLM_SERVER_DEV_MODE": "1", "PYTHONFAULTHANDLER": "1"}
 
     def options(self, cell: Cell, engine: Engine) -> dict[str, object]:  # noqa: ARG002
@@ -49,6 +48,10 @@ class TextFamily(Family):
         # Without a named tokenizer the engine uses the model's, which must have the model's revision.
         pinned = cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
         return {"seed": cell.seed, "tokenizer": cell.tokenizer, "tokenizer-revision": hub_revision(pinned)}
+
+    def defaults(self, cell: Cell) -> Mapping[str, object]:
+        """The engine's own sampling, unless the cell leaves it to the server."""
+        return {} if cell.sampling.temperature == SERVER else {"generation-config": "vllm"}
 
     def first_request(self, cell: Cell, model: str) -> ProbeRequest:
         if cell.endpoint not in ENDPOINTS:

@@ -35,6 +35,7 @@ def test_sampling_defaults_are_the_engines_unless_the_cell_says_otherwise() -> N
     command = server(serve_args={"generation_config": "auto"})
     assert option(command, "--generation-config") == "auto"
     assert command.args.count("--generation-config") == 1
+    assert "--generation-config" not in server(sampling="server").args
 
 
 def test_a_variants_arguments_and_variables_arrive() -> None:
