@@ -1,4 +1,4 @@
-"""``perfbisect cells``: list, show, check, compare, match and import cell files."""
+"""``perfbisect cells``: list, show, check, compare and import cell files."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ from perfbisect.cells.importers.base import (
 )
 from perfbisect.cells.lint import Checkout, LintFinding, lint
 from perfbisect.cells.loading import known_cells, list_cells, load_cell, load_cells
-from perfbisect.cells.match import is_silent_on_temperature, nearest_cells, parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.commands.options import Client, Env, InRepository, Repo
-from perfbisect.commands.output import CommandResult, report_text
+from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Argument, Option, prints
 from perfbisect.commands.workspace import open_workspace
-from perfbisect.common.digests import canonical_json
 from perfbisect.common.quantities import counted
 from perfbisect.common.text import line
 from perfbisect.common.yaml_source import collecting
 from perfbisect.environments.spec import pinned_client
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, RevisionError, UsageError
+from perfbisect.errors import EXIT_OK, EXIT_USAGE, RevisionError, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
 from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.report.console import error_lines
@@ -41,7 +39,6 @@ from perfbisect.report.sections import workload_section
 from perfbisect.report.terminal import block_lines
 from perfbisect.resources import cells_folder
 
-_NEAREST_SHOWN = 3
 _LONGEST_MESSAGE = 400
 
 
@@ -215,115 +212,6 @@ def diff(
     document = CellsDiffDocument(left=left.name, right=right.name, comparable=not rows, differences=rows)
     lines = [f"{row.field}: {line(row.left)} -> {line(row.right)}" for row in rows]
     return CommandResult(document, lines or [f"the same workload: {left.digest}"])
-
-
-class CellMatchDocument(Document):
-    """A cell beside the reported workload: left is the report, right the cell."""
-
-    cell: str
-    digest: str
-    differences: tuple[DifferenceDocument, ...]
-
-
-class CellsMatchDocument(Document):
-    """``perfbisect cells match``: the nearest cells.
-
-    ``missing``: properties of a cell that the text does not state. ``unread``: what it sets for the server
-    and cannot be compared; no cell is ``exact`` then. ``apart``: fields that would distinguish the cells that
-    agree. ``warnings``: unreadable cell files, which are left out.
-    """
-
-    schema_: Literal["perfbisect.cells-match/2"] = Field(default="perfbisect.cells-match/2", alias="schema")
-    exact: bool
-    missing: tuple[str, ...]
-    unread: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    cells: tuple[CellMatchDocument, ...]
-
-
-@prints("perfbisect.cli.cells:CellsMatchDocument")
-def match(
-    *,
-    text: Annotated[str, Argument()],
-    among: Annotated[tuple[Path, ...], Option("Cell files or folders besides.")] = (),
-) -> CommandResult:
-    """Find the cell that TEXT describes: the name of a result file, or the commands of a report or a pull
-    request, of the server, the bench or both. @FILE reads the text from a file.
-
-    Of each kind the first command that can be read counts: `vllm serve`, the API server's module or image,
-    `vllm bench serve`, benchmark_serving.py; on lines of their own, in code, quotations or lists, over
-    several lines, with variables that the text assigns. Other lines are passed over.
-
-    Prints all cells that agree with the text and the fields that would distinguish them, or the nearest
-    cells with the fields that differ, and which properties of a cell the text does not state.
-
-    \b
-    Examples:
-      perfbisect cells match result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024.json
-      perfbisect cells match "vllm bench serve --model Qwen/Qwen3-8B --num-prompts 48 --max-concurrency 1"
-      perfbisect cells match @report.md
-
-    Exit code: 0 a cell agrees with the text, 4 none does.
-    """
-    reported = parse_report(report_text(text))
-    files = [file for path in among for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
-    known, warnings = known_cells(files)
-    others = [cell for path in dict.fromkeys(files) for cell in load_cells(path)]
-    matches = nearest_cells(reported, [*known, *others])
-    exact = [match for match in matches if match.exact]
-    is_silent = any(is_silent_on_temperature(reported, match.cell) for match in exact)
-    document = CellsMatchDocument(
-        exact=bool(exact) and not reported.unread,
-        missing=(*reported.missing, *(["temperature"] if is_silent else [])),
-        unread=reported.unread,
-        apart=tuple(
-            sorted(
-                {row[0] for other in exact[1:] for row in cell_difference(exact[0].cell, other.cell)},
-            )
-        ),
-        warnings=warnings,
-        cells=tuple(
-            CellMatchDocument(
-                cell=match.cell.name,
-                digest=match.cell.digest,
-                differences=tuple(
-                    DifferenceDocument(field=field, left=_shown(left), right=_shown(right))
-                    for field, left, right in match.differing
-                ),
-            )
-            for match in exact or matches[:_NEAREST_SHOWN]
-        ),
-    )
-    return CommandResult(document, _match_lines(document), EXIT_OK if document.exact else EXIT_INCONCLUSIVE)
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else canonical_json(value)
-
-
-def _match_lines(document: CellsMatchDocument) -> list[str]:
-    lines = []
-    for cell in document.cells:
-        count = len(cell.differences)
-        agrees = "agrees with all that was read" if document.unread else "agrees with all that is said"
-        lines.append(f"{cell.cell}: {f'differs in {count}' if count else agrees}")
-        lines += [
-            f"  {row.field}: {line(row.left)} there, {line(row.right)} here" for row in cell.differences
-        ]
-    if document.exact and len(document.cells) > 1:
-        lines.append(f"{len(document.cells)} cells agree: what is said does not tell them apart")
-        lines.append(f"these would: {', '.join(document.apart)}")
-    if document.unread:
-        lines.append(f"set for the server, not compared: {', '.join(map(line, document.unread))}")
-    if document.missing:
-        unique = "; no other known cell agrees" if document.exact and len(document.cells) == 1 else ""
-        lines.append(f"not said: {', '.join(document.missing)}{unique}")
-    lines += _warning_lines(document.warnings)
-    if not document.exact:
-        near = f"; the nearest: perfbisect cells show {document.cells[0].cell}" if document.cells else ""
-        lines.append(f"next: no cell agrees: write one (perfbisect schema cell), or cells import{near}")
-    return lines
 
 
 class CellLintDocument(Document):

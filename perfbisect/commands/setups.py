@@ -7,7 +7,8 @@ from pathlib import Path
 
 from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import load_cell
-from perfbisect.cells.match import differing, parse_report
+from perfbisect.cells.match import differing
+from perfbisect.cells.reports import parse_report
 from perfbisect.commands import changes
 from perfbisect.commands.fleets import absolute_fleet, fleets
 from perfbisect.commands.options import BuildOptions, MeasureOptions
@@ -78,6 +79,7 @@ def build_setup(
         notes=(
             *((_UNCOMMITTED,) if is_dirty else ()),
             *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),
+            *_uncompared(measuring.expect_workload),
             *linted,
             *planned.notes,
         ),
@@ -109,18 +111,30 @@ def require_workload(cell: Cell, report: str | None) -> None:
         return
     reported = parse_report(report_text(report))
     found = differing(reported, cell)
+    unread = f"the report sets what cannot be compared with cell {cell.name}: {', '.join(reported.unread)}"
     if reported.unread and not found:
         raise UsageError(
-            f"the report sets what cannot be compared with cell {cell.name}: {', '.join(reported.unread)}",
+            unread,
             next_step="write them before the command (X=1 vllm serve ...); or leave --expect-workload out",
         )
     if found:
         differences = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
         raise UsageError(
             f"cell {cell.name} is not the one that the report speaks of, {len(found)} fields differ: "
-            f"{differences}",
+            f"{differences}{f'; {unread}' if reported.unread else ''}",
             next_step="perfbisect cells match shows the nearest cell; or leave --expect-workload out",
         )
+
+
+def _uncompared(report: str | None) -> tuple[str, ...]:
+    """What of a report agrees with every cell: notes of a plan."""
+    if report is None:
+        return ()
+    reported = parse_report(report_text(report))
+    unsaid = [*reported.missing, *reported.unsaid]
+    unsaid += ["temperature"] if reported.is_silent_on_temperature else []
+    silent = (f"not compared, since the report does not say it: {', '.join(unsaid)}",) if unsaid else ()
+    return (*(f"the report: {note}" for note in reported.notes), *silent)
 
 
 def lint_sides(

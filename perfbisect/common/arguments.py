@@ -96,17 +96,19 @@ def _option_name(key: object) -> str:
     return head.replace("_", "-") + dot + tail
 
 
+def long_option(token: str) -> str:
+    """A token with the long name of its option: ``-tp=2`` -> ``--tensor-parallel-size=2``; else unchanged."""
+    found = _SHORT_TOKEN.match(token)
+    if found is None or (found["name"] and found["name"] not in _SHORT):
+        return token
+    if found["level"]:
+        # -O3 has its value without a space.
+        return f"--{_SHORT['O']}={found.string[found.end() :]}"
+    return f"--{_SHORT[found['name']]}{found['rest'] or ''}"
+
+
 def _pair_tokens(tokens: Sequence[object], *, has_short: bool) -> list[tuple[str, object]]:
-    long: list[object] = []
-    for token in tokens:
-        found = _SHORT_TOKEN.match(token) if has_short and isinstance(token, str) else None
-        if found is None or (found["name"] and found["name"] not in _SHORT):
-            long.append(token)
-        elif found["level"]:
-            # -O3 has its value without a space.
-            long += [f"--{_SHORT['O']}", found.string[found.end() :]]
-        else:
-            long.append(f"--{_SHORT[found['name']]}{found['rest'] or ''}")
+    long = [long_option(token) if has_short and isinstance(token, str) else token for token in tokens]
     pairs: list[tuple[str, list[object]]] = []
     for token in long:
         if isinstance(token, str) and token.startswith("--"):

@@ -13,11 +13,13 @@ from typing import Any
 
 import yaml
 
+from perfbisect.cells.drafts import draft_cell, notes_of
 from perfbisect.cells.importers import read_specification
 from perfbisect.cells.importers.base import read_file, write_cell
 from perfbisect.cells.lint import Checkout, lint
 from perfbisect.cells.loading import known_cells, load_cells
-from perfbisect.cells.match import nearest_cells, parse_report
+from perfbisect.cells.match import differing, nearest_cells
+from perfbisect.cells.reports import parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import load_weights
 from perfbisect.clients import CLIENTS
@@ -116,15 +118,21 @@ def import_bent_specification(random: Random, folder: Path) -> None:
 
 
 def match_bent_report(random: Random, folder: Path) -> None:
-    """Match a bent report: a command, Python, Markdown or the name of a file."""
+    """Match a bent report and make its cell: commands, Python, Markdown, lists, results, tables, names."""
     text = random.choice(_REPORTS)
     if random.random() < 0.3:
         text = "\n".join([text, random.choice(_REPORTS)])
     text = bend_text(random, text)
     (folder / "report.txt").write_text(text, "utf-8", "surrogatepass")
     with contextlib.suppress(UsageError):
-        for match in nearest_cells(parse_report(text), _known())[:3]:
+        report = parse_report(text)
+        for match in nearest_cells(report, _known())[:3]:
             json.dumps([[name, str(a), str(b)] for name, a, b in match.differing])
+        draft = draft_cell(report)
+        path = folder / "cell.yaml"
+        path.write_text(draft.text(tuple(notes_of(report, draft))), "utf-8")
+        for cell in load_cells(path, incomplete=True):
+            json.dumps([[name, str(a), str(b)] for name, a, b in differing(report, cell)])
 
 
 def _bent_yaml(random: Random, text: str) -> str:
@@ -148,6 +156,12 @@ _REPORTS = (
     "result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024.json",
     "docker run vllm/vllm-openai:v0.9.0 --model org/m --dtype half",
     "env:\n- name: A\n  value: '1'\ncommand: [vllm, serve, org/m]\nargs: ['--max-model-len', '512']",
+    "image: vllm/vllm-openai:v0.12.0\nenv: [VLLM_X=1]\ncommand: >\n  --model org/m -O3",
+    "export VLLM_X=1; vllm serve --dtype half org/m -O3\nvllm bench serve --seed $(date +%s) --input-len 8",
+    "| model | config | TP |\n|---|---|---|\n| org/m | random-c64-n128 | 2 |\n",
+    '{"model_id": "org/m", "num_prompts": 8, "request_rate": "inf", "total_input_tokens": 9, "completed": 3}',
+    '{"metadata": {}, "args": {"model": "org/m"}, "benchmarks": [{"config": {"strategy": {"streams": 2}}}]}',
+    '{"aiperf_version": "1", "input_config": {"models": {"items": [{"name": "org/m"}]}, "phases": []}}',
 )
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.cells import match
-from perfbisect.cells.match import WORKLOAD_PARTS, nearest_cells, parse_report
+from perfbisect.cells.match import nearest_cells
+from perfbisect.cells.reports import WORKLOAD_PARTS, parse_report, python, shell
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml
 from tests.shared import data
@@ -169,7 +169,8 @@ def test_a_quoted_value_is_one_word_and_a_wrapped_command_one(old: str, new: str
         ("this is about vllm bench serve", "no options"),
         ("vllm bench serve --num-prompts 'unclosed, and late", "No closing quotation"),
         ("Run 'vllm bench serve --num-prompts 4'", "no `vllm serve`"),
-        ("vllm bench serve --num-prompts 4 is slow", "--num-prompts takes one value"),
+        ("vllm bench serve --num-prompts 4 is slow", "'is' is not a long option"),
+        ("vllm serve is slow", "'slow' is not a long option"),
         ("vllm bench serve is slow", "is not a long option"),
         ("It isn't slow", "no `vllm serve`"),
     ],
@@ -332,7 +333,11 @@ def test_of_each_kind_the_first_command_counts() -> None:
         "bin/vllm serve org/m --seed 1 & sleep 60; python -m vllm.entrypoints.cli.main bench serve --seed 2\n"
         "vllm serve org/other; vllm bench serve --seed 3"
     )
-    assert (seen.fields["model"], seen.serve_args, seen.fields["seed"]) == ("org/m", {"seed": 1}, 2)
+    assert (seen.fields["model"], seen.serve_args, seen.fields["seed"]) == ("org/m", {}, 2)
+    assert seen.notes == (
+        "of 2 servers' commands the first is read; they differ in model",
+        "the server's --seed 1: a cell has one seed, that of its requests",
+    )
 
 
 FIRST = Cell.model_validate(
@@ -445,11 +450,11 @@ def test_the_work_on_a_text_grows_with_its_size(text: str, monkeypatch: pytest.M
         parsed += len(text)
         return call(text, **named)
 
-    monkeypatch.setattr(match.ast, "parse", partial(count, match.ast.parse))
-    monkeypatch.setattr(match.shlex, "shlex", partial(count, match.shlex.shlex))
+    monkeypatch.setattr(python.ast, "parse", partial(count, python.ast.parse))
+    monkeypatch.setattr(shell, "split_commands", partial(count, shell.split_commands))
     with contextlib.suppress(UsageError):
         parse_report(text)
-    assert parsed <= match._MOST_CALLS * match._LONGEST_CALL + match._MOST_REPLACED + 4 * len(text)
+    assert parsed <= python.MOST_CALLS * python.LONGEST_CALL + shell._MOST_REPLACED + 4 * len(text)
 
 
 def test_limits_of_a_report_are_said() -> None:

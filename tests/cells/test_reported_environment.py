@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.cells.match import Difference, differing, is_silent_on_temperature, parse_report
+from perfbisect.cells.match import Difference, differing
+from perfbisect.cells.reports import parse_report
 from perfbisect.commands.setups import require_workload
 from perfbisect.errors import UsageError
-from perfbisect.model.cell import Cell
+from perfbisect.model.cell import Cell, Sampling
 
 CELL = Cell.model_validate(
     {
@@ -36,6 +37,11 @@ def rows(report: str, cell: Cell) -> tuple[Difference, ...]:
 
 
 READ = [
+    f'services:\n  vllm:\n    environment:\n      VLLM_ATTENTION_BACKEND: "TRITON_ATTN"\n{SERVE}',
+    f"env:\n- name: VLLM_ATTENTION_BACKEND\n  value: TRITON_ATTN\n{SERVE}",
+    f"{SERVE}with the environment\n```\n{SET}\n```\n",
+    f"ENV {SET}\n{SERVE}",
+    f"bash -lc 'cd /srv; {SET} vllm serve org/model'\n",
     f"export {SET}\n{SERVE}",
     f"$ export CUDA_VISIBLE_DEVICES=0 {SET}\n$ {SERVE}",
     f"export {SET} && {SERVE}",
@@ -74,8 +80,9 @@ UNREAD = {
     f"docker run --env-file server.env vllm/vllm-openai --model org/model\n{BENCH}": "--env-file server.env",
     f"docker run -e VLLM_USE_V1 vllm/vllm-openai --model org/model\n{BENCH}": "the value of VLLM_USE_V1",
     f"export VLLM_USE_V1=$(cat v1)\n{SERVE}{BENCH}": "the value of VLLM_USE_V1",
-    f'services:\n  vllm:\n    environment:\n      A: "1"\n{SERVE}{BENCH}': "the list below environment:",
-    f"env:\n- name: TORCH_COMPILE_DISABLE\n  value: '1'\n{SERVE}{BENCH}": "TORCH_COMPILE_DISABLE",
+    f"env:\n- name: VLLM_USE_V1\n  valueFrom: {{a: x}}\n{SERVE}{BENCH}": "the value of VLLM_USE_V1",
+    f"env:\n- name: 'VLLM_USE_V1\n{SERVE}{BENCH}": "the list below env:",
+    f"env_file: server.env\n{SERVE}{BENCH}": "the variables of env_file",
     f'os.environ["VLLM_USE_V1"] = "0"\n{SERVE}{BENCH}': "VLLM_USE_V1",
     f"ENV NCCL_ALGO=Ring\n{BENCH}": "NCCL_ALGO",
 }
@@ -102,7 +109,12 @@ def test_a_secret_is_compared_and_not_told() -> None:
 def test_a_report_without_a_temperature_agrees_with_that_of_older_clients() -> None:
     silent = BENCH.replace(" --temperature 0", "")
     assert rows(silent, PLAIN) == ()
-    assert is_silent_on_temperature(parse_report(silent), PLAIN)
-    assert not is_silent_on_temperature(parse_report(BENCH), PLAIN)
+    server = PLAIN.model_copy(update={"sampling": Sampling(temperature="server")})
+    assert rows(silent, server) == ()
+    assert rows(BENCH, server) == (("temperature", 0, "server"),)
+    assert rows(f"vLLM v0.14.1\n{silent}", server) == (("temperature", "-", "server"),)
+    assert rows(f"vLLM v0.14.1\n{silent}", PLAIN) == rows(f"vLLM v0.16.0\n{silent}", server) == ()
+    assert rows(f"vLLM v0.16.0\n{silent}", PLAIN) == (("temperature", "-", 0.0),)
+    assert rows(f"v0.14.0 -> v0.15.0\n{silent}", PLAIN) == rows(f"v0.14.0, v0.15.0\n{silent}", server) == ()
     warm = PLAIN.model_copy(update={"sampling": PLAIN.sampling.model_copy(update={"temperature": 0.7})})
     assert rows(silent, warm) == (("temperature", "-", 0.7),)

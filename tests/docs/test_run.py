@@ -78,6 +78,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     weights = "".join(f"{glob}: {factor}\n" for glob, factor in (("vllm/*", 3), ("docs/*", 1)))
     (folder / "weights.yaml").write_text(weights)
     (folder / "report.md").write_text("We ran `vllm bench serve --model Qwen/Qwen3-8B --num-prompts 48`.")
+    (folder / "result.json").write_text(json.dumps({"model_id": "Qwen/Qwen3-8B", "num_prompts": 48}))
     with serving() as index:
         _wheels(index, commits)
         for name, environment in (

@@ -18,6 +18,7 @@ WAYS: dict[str, str] = {
     "changes show": TYPED,
     "compare": DRY,
     "cells diff": TYPED,
+    "cells from": TYPED,
     "cells import": TYPED,
     "cells lint": TYPED,
     "cells list": TYPED,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfbisect.cells.match import parse_result_name
+from perfbisect.cells.reports import parse_result_name
 from perfbisect.cli.app import run as perfbisect
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import cell_data

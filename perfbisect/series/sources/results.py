@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import TypeAdapter
 
-from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
+from perfbisect.cells.reports import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
 from perfbisect.clients.base import CELL, count, fact, number, positive_goodput, read_stages
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.quantities import moment, stamp

@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from perfbisect.cells.loading import known_cells
-from perfbisect.cells.match import nearest_cells, parse_result_name
+from perfbisect.cells.match import nearest_cells
+from perfbisect.cells.reports import parse_result_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import bisect_command, commit_weights_text
 from perfbisect.errors import UsageError

@@ -12,7 +12,8 @@ import pytest
 
 from perfbisect.cells.importers import read_specification
 from perfbisect.cells.importers.base import Specification, read_file
-from perfbisect.cells.match import nearest_cells, parse_report
+from perfbisect.cells.match import nearest_cells
+from perfbisect.cells.reports import parse_report
 from perfbisect.model.cell import Cell
 from tests.cells.importers.reading import loaded
 from tests.shared import data

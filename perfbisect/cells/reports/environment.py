@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from perfbisect.cells.reports.shell import Computed
 from perfbisect.serving.families import OFFLINE
 from perfbisect.system import environ
 
@@ -19,6 +20,11 @@ _SET_HERE = re.compile(r"['\"]?\]?\s*[=:]\s*\S|['\"]?\s*\n?\s*value\s*:")
 """What follows a name that is set: ``X=1``, ``X: "1"``, ``["X"] = "1"``, ``name: X`` with ``value:``."""
 _LISTED = re.compile(r"^[ \t]*(?:-[ \t]+)?(?:environment|env|env_file|envFrom)[ \t]*:", re.MULTILINE)
 """A block of variables in a compose or Kubernetes file."""
+
+_BUILDS = re.compile(
+    r"^.*\b(?:pip3? (?:install|wheel)|uv (?:pip|sync|build)|setup\.py|docker build|cmake)\b.*$", re.MULTILINE
+)
+"""Lines whose variables are those of a build."""
 
 _NOT_WORKLOAD = frozenset(
     {"VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_LOGGING_LEVEL", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"}
@@ -48,16 +54,19 @@ class ReportedEnvironment:
 NO_VARIABLES = ReportedEnvironment({})
 
 
-def read_assignments(words: Iterable[str]) -> ReportedEnvironment:
-    """Read the words of ``export`` or ``docker run -e``: ``X=1``, or ``X``, whose value is set elsewhere."""
+def read_assignments(words: Iterable[str], *, is_tuning: bool = False) -> ReportedEnvironment:
+    """Read the words of ``export`` or ``docker run -e``: ``X=1``, or ``X``, whose value is set elsewhere.
+
+    ``is_tuning``: only variables whose name says that they are an engine's, such as ``VLLM_...``.
+    """
     values: dict[str, str] = {}
     unread: list[str] = []
     for word in words:
         found = _ASSIGNMENT.fullmatch(word)
         name = found[1] if found else word
-        if not is_workload(name):
+        if not is_workload(name) or (is_tuning and not _TUNING.fullmatch(name)):
             continue
-        if found and not _COMPUTED.search(found[2]):
+        if found and not isinstance(word, Computed) and not _COMPUTED.search(found[2]):
             values[name] = found[2]
         else:
             unread.append(f"the value of {name}")
@@ -94,8 +103,36 @@ def read_prefix(words: Sequence[str]) -> ReportedEnvironment:
     return ReportedEnvironment(found.values, (*found.unread, *files))
 
 
+def read_listed(name: str, value: object) -> ReportedEnvironment:
+    """Read the variables of a compose or Kubernetes file: a mapping, ``X=1`` or ``{name, value}`` in a list.
+
+    ``name``: of their key, such as ``env_file``, whose content is elsewhere.
+    """
+    if name not in ("environment", "env"):
+        return ReportedEnvironment({}, (f"the variables of {name}",))
+    words: list[str] = []
+    unread: list[str] = []
+    rows = value.items() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for row in rows:
+        if isinstance(row, tuple):
+            variable, text = str(row[0]), row[1]
+        elif isinstance(row, Mapping):
+            variable, text = str(row.get("name")), row.get("value")
+        else:
+            variable, equals, text = str(row).partition("=")
+            text = text if equals else None
+        if text is None or isinstance(text, (Mapping, list)):
+            unread += [f"the value of {variable}"] if is_workload(variable) else []
+        else:
+            # YAML reads true, which the engine gets as text.
+            words.append(f"{variable}={str(text).lower() if isinstance(text, bool) else text}")
+    found = read_assignments(words)
+    return ReportedEnvironment(found.values, (*unread, *found.unread))
+
+
 def unread_variables(text: str, read: Collection[str]) -> Iterator[str]:
     """What sets variables of an engine in a text beside those that were ``read``."""
+    text = _BUILDS.sub("", text)
     names = (found["name"] for found in _TUNING.finditer(text) if _SET_HERE.match(text, found.end()))
     yield from (name for name in dict.fromkeys(names) if name not in read and is_workload(name))
     if found := _LISTED.search(text):

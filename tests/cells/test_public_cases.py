@@ -1,0 +1,82 @@
+"""Public reports, where they are beside the checkout: what is read of each, and the cell that it gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cells.reports import ReportedWorkload, parse_report
+from perfbisect.errors import UsageError
+from tests.cells.test_drafts import drafted
+from tests.shared import DATA
+
+
+def case(name: str) -> str:
+    """A file of a case. Skips the test where it is not there."""
+    path = DATA.parent / "cases" / name
+    if not path.exists():
+        pytest.skip(f"needs the public reports, which are not beside this checkout: {path}")
+    return path.read_text(encoding="utf-8")
+
+
+SAID = {
+    "01-mtp-acceptance/report.md": {"model": "nvidia/DeepSeek-R1-NVFP4", "random-input-len": 1000},
+    "05-images/report.md": {"random-mm-bucket-config": "{(384, 384, 1): 1.0}", "ignore_eos": True},
+    "06-compile-time/report.md": {"VLLM_USE_STANDALONE_COMPILE": "1", "tensor-parallel-size": 8},
+    "08-environment/report.md": {"VLLM_ATTENTION_BACKEND": "TRITON_ATTN", "VLLM_ROCM_USE_AITER": "1"},
+    "11-long-context/report.md": {"random-input-len": 30000, "kv-cache-dtype": "fp8"},
+    "16-lora/report.md": {
+        "model": "Qwen/Qwen3-30B-A3B",
+        "lora-modules": "test_lora_model=/path/to/loramodel",
+    },
+    "20-gptq-rdna2/report.md": {"model": "AlphaGaO/Qwen3-4B-GPTQ", "dtype": "float16"},
+    "21-compose-list/report.md": {"tensor-parallel-size": 4, "VLLM_USE_FLASHINFER_SAMPLER": "1"},
+    "21-compose-list/compose.md": {"model": "Qwen/Qwen3-8B", "VLLM_USE_FLASHINFER_SAMPLER": "1"},
+    "21-compose-list/kubernetes.md": {"tensor-parallel-size": 2, "max-num-batched-tokens": 4096},
+}
+
+
+def said(report: ReportedWorkload) -> dict[str, object]:
+    return {**report.arguments, **report.fields, **(report.serve_args or {}), **(report.env or {})}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_report_is_read_and_its_cell_agrees_with_it(tmp_path: Path, name: str) -> None:
+    report = parse_report(case(name))
+    assert SAID[name].items() <= said(report).items()
+    assert report.unread == ()
+    drafted(tmp_path, case(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("02-reranker/report.md", "no family here serves pooling models"),
+        ("03-bench-latency/report.md", "no family here measures vllm bench latency"),
+        ("09-whisper/report.md", "no family here asks at /v1/audio/transcriptions"),
+        ("10-multi-turn/report.md", r"the client vLLM's benchmark_serving_multi_turn\.py is not read"),
+    ],
+)
+def test_a_report_that_no_cell_can_hold_says_why(tmp_path: Path, name: str, why: str) -> None:
+    text = case(name)
+    with pytest.raises(UsageError, match=why):
+        drafted(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "13-aiperf-guidellm-sglang/profile_export_aiperf.json",
+        "13-aiperf-guidellm-sglang/guidellm_benchmarks.json",
+        "14-bench-sweep/sweep/SERVE--max_num_seqs=4-BENCH--max_concurrency=2-num_prompts=8/run=0.json",
+    ],
+)
+def test_a_result_of_a_client_gives_a_cell(tmp_path: Path, name: str) -> None:
+    drafted(tmp_path, case(name))
+
+
+def test_a_result_without_a_model_gives_one_with_it(tmp_path: Path) -> None:
+    for name in ("sglang_one.json", "sglang_0824_600_random.jsonl"):
+        cell, _ = drafted(tmp_path, case(f"13-aiperf-guidellm-sglang/{name}"), "org/m")
+        assert (cell.num_prompts, cell.request_rate) == (600, 40)
