@@ -54,6 +54,44 @@ class CellDraft:
     unsaid: list[str] = field(default_factory=list)
     needs: list[str] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, report: ReportedWorkload, model: str = "") -> CellDraft:
+        """The cell of a report; ``model``: where the report does not say it.
+
+        Raises:
+            UsageError: no model is said, or no family serves it.
+        """
+        if report.offline:
+            raise UsageError(
+                f"no family here measures vllm bench {report.offline}, which has no server",
+                next_step="perfbisect cells match shows what is read; requests to a server are another load",
+            )
+        named = model or report.fields.get("model")
+        if not named:
+            where = "it is set elsewhere" if "model" in report.unsaid else "it is nowhere"
+            raise UsageError(
+                "; ".join([f"the report does not say the model: {where}", *report.notes, *report.unread]),
+                next_step="add --model NAME: a hub's name, or a folder",
+            )
+        draft = cls()
+        endpoint, family = str(report.fields.get("endpoint", COMPLETIONS)), "text"
+        if report.engine == "vllm_omni" or endpoint in _FAMILIES:
+            family = _FAMILIES.get(endpoint, "omni")
+        draft.add("family", family)
+        draft.add_model(report, str(named), has_model=bool(model))
+        draft.add("task", "generate" if family == "text" else None)
+        if deploy := report.fields.get("deploy_yaml"):
+            draft.add("deploy_yaml", {"from": "change", "path": str(deploy)})
+        draft.add_requests(report, family)
+        draft.add("stage_overrides", report.fields.get("stage_overrides"))
+        draft.add_server(report)
+        own = FAMILIES[family]
+        judged = judged_fields(report.serve_args or {}) if family == "text" else {}
+        draft.document |= {"headline": own.headline, "guards": list(own.guards), **judged}
+        if family == "tts":
+            draft.document["percentile_metrics"] = list(_SOUND)
+        return draft
+
     def add(self, name: str, value: object, mark: str = "") -> None:
         """Set a key that has a value; a mark alone is a line of what is not said."""
         if value in (None, {}, [], ""):
@@ -164,44 +202,6 @@ class CellDraft:
             rows += [f"# {line(mark)}"] if mark and not is_short else []
             rows.append(dumped.rstrip("\n") + (f"  # {line(mark)}" if mark and is_short else ""))
         return "\n".join(rows) + "\n"
-
-
-def draft_cell(report: ReportedWorkload, model: str = "") -> CellDraft:
-    """The cell of a report; ``model``: where the report does not say it.
-
-    Raises:
-        UsageError: no model is said, or no family serves it.
-    """
-    if report.offline:
-        raise UsageError(
-            f"no family here measures vllm bench {report.offline}, which has no server",
-            next_step="perfbisect cells match shows what is read; a cell of requests to a server is another",
-        )
-    named = model or report.fields.get("model")
-    if not named:
-        where = "it is set elsewhere" if "model" in report.unsaid else "it is nowhere"
-        raise UsageError(
-            "; ".join([f"the report does not say the model: {where}", *report.notes, *report.unread]),
-            next_step="add --model NAME: a hub's name, or a folder",
-        )
-    draft = CellDraft()
-    endpoint, family = str(report.fields.get("endpoint", COMPLETIONS)), "text"
-    if report.engine == "vllm_omni" or endpoint in _FAMILIES:
-        family = _FAMILIES.get(endpoint, "omni")
-    draft.add("family", family)
-    draft.add_model(report, str(named), has_model=bool(model))
-    draft.add("task", "generate" if family == "text" else None)
-    if deploy := report.fields.get("deploy_yaml"):
-        draft.add("deploy_yaml", {"from": "change", "path": str(deploy)})
-    draft.add_requests(report, family)
-    draft.add("stage_overrides", report.fields.get("stage_overrides"))
-    draft.add_server(report)
-    own = FAMILIES[family]
-    judged = judged_fields(report.serve_args or {}) if family == "text" else {}
-    draft.document |= {"headline": own.headline, "guards": list(own.guards), **judged}
-    if family == "tts":
-        draft.document["percentile_metrics"] = list(_SOUND)
-    return draft
 
 
 def _default_of(report: ReportedWorkload, name: str) -> str:

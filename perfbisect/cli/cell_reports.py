@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perfbisect.cells.drafts import CellDraft, bisect_ends, draft_cell, notes_of
+from perfbisect.cells.drafts import CellDraft, bisect_ends, notes_of
 from perfbisect.cells.loading import known_cells, load_cells
 from perfbisect.cells.match import may_be_silent, nearest_cells
 from perfbisect.cells.reports import parse_report
@@ -203,7 +203,7 @@ def from_report(
     # A result file is more often given by its path; a longer text is no path.
     is_file = report.endswith((".json", ".jsonl")) and "\n" not in report and os.path.isfile(report)  # noqa: PTH113
     reported = parse_report(_report(f"@{report}" if is_file else report))
-    draft = draft_cell(reported, model)
+    draft = CellDraft.of(reported, model)
     text = draft.text(tuple(notes_of(reported, draft)))
     _check(text, output, draft)
     if output is not None:

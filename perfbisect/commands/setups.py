@@ -79,7 +79,7 @@ def build_setup(
         notes=(
             *((_UNCOMMITTED,) if is_dirty else ()),
             *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),
-            *_uncompared(measuring.expect_workload),
+            *require_workload(cell, measuring.expect_workload),
             *linted,
             *planned.notes,
         ),
@@ -105,10 +105,13 @@ def resolve_cell(workspace: Workspace, asked: MeasureOptions, variant: str | Non
     return cell.reporting(asked.metrics)
 
 
-def require_workload(cell: Cell, report: str | None) -> None:
-    """Require that a cell agrees with a reported workload (text or ``@FILE``)."""
+def require_workload(cell: Cell, report: str | None) -> tuple[str, ...]:
+    """Require that a cell agrees with a reported workload (text or ``@FILE``).
+
+    Returns a plan's notes: what of the report was not compared.
+    """
     if report is None:
-        return
+        return ()
     reported = parse_report(report_text(report))
     found = differing(reported, cell)
     unread = f"the report sets what cannot be compared with cell {cell.name}: {', '.join(reported.unread)}"
@@ -124,13 +127,6 @@ def require_workload(cell: Cell, report: str | None) -> None:
             f"{differences}{f'; {unread}' if reported.unread else ''}",
             next_step="perfbisect cells match shows the nearest cell; or leave --expect-workload out",
         )
-
-
-def _uncompared(report: str | None) -> tuple[str, ...]:
-    """What of a report agrees with every cell: notes of a plan."""
-    if report is None:
-        return ()
-    reported = parse_report(report_text(report))
     unsaid = [*reported.missing, *reported.unsaid]
     unsaid += ["temperature"] if reported.is_silent_on_temperature else []
     silent = (f"not compared, since the report does not say it: {', '.join(unsaid)}",) if unsaid else ()

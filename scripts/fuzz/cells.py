@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from perfbisect.cells.drafts import draft_cell, notes_of
+from perfbisect.cells.drafts import CellDraft, notes_of
 from perfbisect.cells.importers import read_specification
 from perfbisect.cells.importers.base import read_file, write_cell
 from perfbisect.cells.lint import Checkout, lint
@@ -128,7 +128,7 @@ def match_bent_report(random: Random, folder: Path) -> None:
         report = parse_report(text)
         for match in nearest_cells(report, _known())[:3]:
             json.dumps([[name, str(a), str(b)] for name, a, b in match.differing])
-        draft = draft_cell(report)
+        draft = CellDraft.of(report)
         path = folder / "cell.yaml"
         path.write_text(draft.text(tuple(notes_of(report, draft))), "utf-8")
         for cell in load_cells(path, incomplete=True):

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfbisect.cells.drafts import bisect_ends, draft_cell, notes_of
+from perfbisect.cells.drafts import CellDraft, bisect_ends, notes_of
 from perfbisect.cells.loading import load_cells
 from perfbisect.cells.match import differing
 from perfbisect.cells.reports import parse_report
@@ -23,7 +23,7 @@ SERVE = "vllm serve org/m\n"
 def drafted(folder: Path, text: str, model: str = "") -> tuple[Cell, str]:
     """The cell of a report as it loads, and its file."""
     report = parse_report(text)
-    draft = draft_cell(report, model)
+    draft = CellDraft.of(report, model)
     written = draft.text(tuple(notes_of(report, draft)))
     (folder / "cell.yaml").write_text(written, encoding="utf-8")
     (cell,) = load_cells(folder / "cell.yaml", incomplete=bool(draft.needs))
@@ -96,7 +96,7 @@ def test_a_silent_client_means_what_its_release_does(tmp_path: Path, named: str,
 
 def test_a_secret_is_named_and_not_written() -> None:
     report = parse_report(f"MY_API_TOKEN=hf_abcdefghijklmnop {SERVE}{BENCH}")
-    draft = draft_cell(report)
+    draft = CellDraft.of(report)
     written = draft.text(tuple(notes_of(report, draft)))
     assert "hf_abc" not in written and "MY_API_TOKEN: ${MY_API_TOKEN}" in written
 
@@ -106,7 +106,7 @@ def test_a_data_set_in_a_file_is_to_be_brought() -> None:
         f"{SERVE}{BENCH.replace('random --random-input-len 8', 'sonnet --dataset-path x/s.txt')}": "x/s.txt",
         "python benchmark_serving.py --model org/m": "sharegpt.json",
     }.items():
-        draft = draft_cell(parse_report(text))
+        draft = CellDraft.of(parse_report(text))
         assert (draft.needs, draft.document["dataset_path"]) == ([path], path)
 
 
@@ -130,7 +130,7 @@ def test_a_server_of_vllm_omni_has_the_family_of_its_endpoint(tmp_path: Path) ->
 )
 def test_a_report_without_a_cell_says_why(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        draft_cell(parse_report(text))
+        CellDraft.of(parse_report(text))
 
 
 def test_a_model_that_is_not_said_may_be_given(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from perfbisect.cells.reports import results, tables
 from perfbisect.cells.reports.commands import ReportCommands
+from perfbisect.cells.reports.names import parse_result_name
 from perfbisect.cells.reports.programs import OTHER_CLIENTS, OTHER_SERVERS, named_in
 from perfbisect.cells.reports.report import WORKLOAD_PARTS, ReportedWorkload
-from perfbisect.cells.reports.results import parse_document, parse_result_name, parse_table
 from perfbisect.cells.reports.shell import clean
 from perfbisect.errors import LocatedError, UsageError
 
@@ -23,7 +24,7 @@ def parse_report(text: str) -> ReportedWorkload:
         UsageError: it is none, or cannot be read.
     """
     bare = text.strip()
-    if bare.startswith(("{", "[")) and (found := parse_document(clean(bare))):
+    if bare.startswith(("{", "[")) and (found := results.read(clean(bare))):
         return found
     name = bare.rsplit("/", 1)[-1]
     if " " not in bare and name.endswith(".json"):
@@ -51,7 +52,7 @@ def parse_command(text: str) -> ReportedWorkload:
             line=line,
             next_step="write each command on a line of its own, as it was typed",
         )
-    if (row := parse_table(text)) is not None:
+    if (row := tables.read(text)) is not None:
         return row
     if servers := named_in(text, OTHER_SERVERS):
         said = f"the server is that of {servers[0]}, which no family here starts"

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from perfbisect.cells.reports.shell import Computed
 from perfbisect.cells.reports.vllm_options import CLIENT_OPTIONS, SERVER_OPTIONS, Arity
@@ -119,7 +118,15 @@ def read_options(words: Sequence[str], known: Mapping[str, Arity], *, is_server:
             head, equals, tail = long.partition("=")
             if not head.startswith("--"):
                 raise ValueError(_NO_OPTION.format(shown(repr(word), 80)))
-            name, arity = _full_name(head[2:], known)
+            first, dot, _ = head[2:].replace("_", "-").partition(".")
+            stem = first if first in known else first.removeprefix("no-")
+            if stem not in known and len(matching := [one for one in known if one.startswith(stem)]) == 1:
+                stem = matching[0]
+            is_negated = first.startswith("no-") and first not in known
+            # Keys of a JSON option follow the dot and keep their underscores.
+            name = f"{'no-' if is_negated else ''}{stem}{dot}{head.partition('.')[2]}"
+            arity = "one" if dot else known.get(stem, "")
+            arity = "switch" if is_negated and arity else arity
             given[name] = [Computed(tail) if isinstance(word, Computed) else tail] if equals else []
             # An option of another era has one value, or several once the model is known.
             room = 0 if equals else {"one": 1, "switch": 0, "several": len(words)}.get(arity, 1)
@@ -148,19 +155,6 @@ def _value(values: Sequence[str], arity: str) -> object:
         word = _WORDS.get(values[0].lower()) if arity in ("switch", "") else None
         return values[0] if word is None else word
     return list(values)
-
-
-def _full_name(name: str, known: Mapping[str, Arity]) -> tuple[str, Arity | Literal[""]]:
-    """An option's whole name and how many values it takes; an unknown one as it stands."""
-    head, dot, tail = name.partition(".")
-    head = head.replace("_", "-")
-    negated = head.startswith("no-") and head not in known
-    stem = head.removeprefix("no-") if negated else head
-    if stem not in known:
-        matching = [option for option in known if option.startswith(stem)]
-        stem = matching[0] if len(matching) == 1 and len(stem) > 1 else stem
-    arity: Arity | Literal[""] = "one" if dot else known.get(stem, "")
-    return f"{'no-' if negated else ''}{stem}{dot}{tail}", "switch" if negated and arity else arity
 
 
 def client_fields(words: Sequence[str], defaults: Mapping[str, object]) -> GivenFields:

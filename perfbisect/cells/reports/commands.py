@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from perfbisect.cells.reports import python
 from perfbisect.cells.reports.arguments import (
     BENCH_DEFAULTS,
     SCRIPT_DEFAULTS,
@@ -29,7 +30,6 @@ from perfbisect.cells.reports.programs import (
     find_calls,
     named_in,
 )
-from perfbisect.cells.reports.python import offline_engine
 from perfbisect.cells.reports.report import WORKLOAD_PARTS, EngineName, ReportedWorkload
 from perfbisect.cells.reports.revisions import commits_in, releases_in
 from perfbisect.cells.reports.shell import assignments, read_lines, replace_variables, used_variables
@@ -69,7 +69,7 @@ class ReportCommands:
             key=lambda one: not (one[0].arguments or "/" in str(one[0].fields.get("model", "/")))
         )
         if not self.servers:
-            self.offline = self.offline or offline_engine(text)
+            self.offline = self.offline or python.read(text)
 
     @property
     def is_readable(self) -> bool:

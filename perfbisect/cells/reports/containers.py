@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
-from perfbisect.cells.reports.environment import NO_VARIABLES, ReportedEnvironment, read_listed
+from perfbisect.cells.reports.environment import ReportedEnvironment, read_assignments
 from perfbisect.cells.reports.programs import Call, find_calls
 from perfbisect.cells.reports.shell import Computed, replace_variables, split_commands
 from perfbisect.common.yaml_source import parse
@@ -39,11 +39,27 @@ class ListedContainer:
 
     @property
     def variables(self) -> ReportedEnvironment:
-        found = NO_VARIABLES
-        for name in ("env_file", "envFrom", "environment", "env"):
-            if name in self.values:
-                found |= read_listed(name, self.values[name])
-        return found
+        """Of a mapping, or of ``X=1`` and ``{name, value}`` in a list; those of a file are elsewhere."""
+        words: list[str] = []
+        unread = [f"the variables of {name}" for name in ("env_file", "envFrom") if name in self.values]
+        for value in (self.values.get("environment"), self.values.get("env")):
+            rows = value.items() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+            for row in rows:
+                text: object
+                name, equals, text = str(row).partition("=")
+                if isinstance(row, tuple):
+                    name, text = str(row[0]), row[1]
+                elif isinstance(row, Mapping):
+                    name, text = str(row.get("name")), row.get("value")
+                elif not equals:
+                    text = None
+                if text is None or isinstance(text, (Mapping, list)):
+                    words.append(name)
+                else:
+                    # YAML reads true, which the engine gets as text.
+                    words.append(f"{name}={str(text).lower() if isinstance(text, bool) else text}")
+        found = read_assignments(words)
+        return ReportedEnvironment(found.values, (*unread, *found.unread))
 
     @property
     def image(self) -> str:

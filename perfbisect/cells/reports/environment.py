@@ -103,33 +103,6 @@ def read_prefix(words: Sequence[str]) -> ReportedEnvironment:
     return ReportedEnvironment(found.values, (*found.unread, *files))
 
 
-def read_listed(name: str, value: object) -> ReportedEnvironment:
-    """Read the variables of a compose or Kubernetes file: a mapping, ``X=1`` or ``{name, value}`` in a list.
-
-    ``name``: of their key, such as ``env_file``, whose content is elsewhere.
-    """
-    if name not in ("environment", "env"):
-        return ReportedEnvironment({}, (f"the variables of {name}",))
-    words: list[str] = []
-    unread: list[str] = []
-    rows = value.items() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    for row in rows:
-        if isinstance(row, tuple):
-            variable, text = str(row[0]), row[1]
-        elif isinstance(row, Mapping):
-            variable, text = str(row.get("name")), row.get("value")
-        else:
-            variable, equals, text = str(row).partition("=")
-            text = text if equals else None
-        if text is None or isinstance(text, (Mapping, list)):
-            unread += [f"the value of {variable}"] if is_workload(variable) else []
-        else:
-            # YAML reads true, which the engine gets as text.
-            words.append(f"{variable}={str(text).lower() if isinstance(text, bool) else text}")
-    found = read_assignments(words)
-    return ReportedEnvironment(found.values, (*unread, *found.unread))
-
-
 def unread_variables(text: str, read: Collection[str]) -> Iterator[str]:
     """What sets variables of an engine in a text beside those that were ``read``."""
     text = _BUILDS.sub("", text)

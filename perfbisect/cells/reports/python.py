@@ -21,7 +21,7 @@ LONGEST_CALL = 4_000
 """Calls of ``LLM(`` that are tried, and characters of one."""
 
 
-def offline_engine(text: str) -> GivenFields | None:
+def read(text: str) -> GivenFields | None:
     """Fields and serve arguments of the first ``LLM(...)`` in Python, but values that it computes."""
     # Bounded: a text of many "LLM(" once took 23 s, as each was parsed to the end.
     for found in islice(_LLM.finditer(text), MOST_CALLS):

@@ -108,28 +108,17 @@ def replace_variables(text: str, values: Mapping[str, str]) -> str:
     return _USED.sub(value, text)
 
 
-def read_lines(text: str, calls: re.Pattern[str]) -> Iterator[ShellLine]:
-    """The lines of a text that have a word of ``calls``; others are passed over."""
-    lines = _logical_lines(text, calls)
-    for index, (number, line) in enumerate(lines):
-        if not calls.search(line):
-            continue
-        if _OPEN_VALUE.search(line):
-            line = " ".join(part for _, part in lines[index : _end_of_value(lines, index)])
-        try:
-            yield ShellLine(number, line, split_commands(line))
-        except ValueError as error:
-            yield ShellLine(number, line, problem=str(error))
-
-
 def _marked(line: str) -> int:
     """Where a line begins behind its markup."""
     found = _MARKUP.match(line)
     return found.end() if found else 0
 
 
-def _logical_lines(text: str, calls: re.Pattern[str]) -> list[tuple[int, str]]:
-    """Lines with their numbers: continuations joined, each code span with a call on a line of its own."""
+def read_lines(text: str, calls: re.Pattern[str]) -> Iterator[ShellLine]:
+    """The lines of a text that have a word of ``calls``; others are passed over.
+
+    Continuations are joined, and each code span with a call is a line of its own.
+    """
     joined: list[tuple[int, list[str]]] = []
     is_open = is_fence = False
     for number, raw in enumerate(text.split("\n"), start=1):
@@ -153,7 +142,15 @@ def _logical_lines(text: str, calls: re.Pattern[str]) -> list[tuple[int, str]]:
             bare = one.strip().strip("`")
             prompt = _PROMPT.match(bare)
             lines.append((number, (bare[prompt.end() :] if prompt else bare).strip()))
-    return lines
+    for index, (number, line) in enumerate(lines):
+        if not calls.search(line):
+            continue
+        if _OPEN_VALUE.search(line):
+            line = " ".join(part for _, part in lines[index : _end_of_value(lines, index)])
+        try:
+            yield ShellLine(number, line, split_commands(line))
+        except ValueError as error:
+            yield ShellLine(number, line, problem=str(error))
 
 
 def _end_of_value(lines: Sequence[tuple[int, str]], start: int) -> int:
