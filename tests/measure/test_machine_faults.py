@@ -17,6 +17,8 @@ from perfbisect.errors import UsageError
 from perfbisect.machine.interference import UNJUDGED, parse_limits
 from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
+from perfbisect.measure import bench
+from perfbisect.model.attempt import RunResult
 from perfbisect.system import held_files, processes
 from tests.long import mostly_long
 from tests.measure.pretend import Watch, attempt, environment, failure
@@ -217,3 +219,21 @@ def test_limits_as_they_are_typed() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             parse_limits(text)
+
+
+def test_run_whose_packets_were_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged is each measured run, and what is seen of it, but not the warm run before it."""
+    seen: list[RunResult] = []
+
+    def late(run: RunResult, _: MachineLimits) -> str:
+        seen.append(run)
+        return "667.9 ms for the client and 238.0 ms for the server"
+
+    monkeypatch.setattr(bench, "late_packets_reason", late)
+    made = attempt(tmp_path, runs=2)
+    found = failure(made)
+    assert (found.phase, found.fault, found.code) == ("bench", "machine", "load_exceeded")
+    assert "discarded: 667.9 ms for the client" in found.reason
+    assert made.runs == ()
+    (judged,) = seen
+    assert judged.index == 1 and judged.facts["sampled"]["samples"] > 0
