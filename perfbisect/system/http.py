@@ -401,6 +401,9 @@ def ask_server(
             )
         except LateAnswerError as error:
             raise NoAnswerError(str(error)) from error
+        except requests.exceptions.ChunkedEncodingError as error:
+            # An engine that fails within a stream: the root cause would be that '' is no number of bytes.
+            raise NoAnswerError("the answer broke off", excerpt(str(error), 160)) from error
         except (requests.RequestException, OSError) as error:
             # The root cause: a refused connection is wrapped three times.
             cause: BaseException = error

@@ -1,4 +1,4 @@
-"""A peer that sends a byte now and then does not extend a time limit."""
+"""A peer that sends a byte now and then does not extend a time limit; an answer that breaks off is none."""
 
 from __future__ import annotations
 
@@ -40,6 +40,15 @@ class Dripping(Handler):
     do_POST = do_HEAD = do_GET
 
 
+class Breaking(Handler):
+    """Closes the connection after the first chunk of its answer."""
+
+    def do_GET(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self.wfile.write(head + b"4\r\naaaa\r\n")
+        self.close_connection = True
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     handler: type[BaseHTTPRequestHandler] = Dripping
@@ -51,6 +60,11 @@ def address() -> Iterator[str]:
 def test_one_of_our_servers(address: str, path: str) -> None:
     with pytest.raises(NoAnswerError, match=r"no answer within 0\.4 s"):
         http.ask_server("GET", f"http://{address}{path}", LIMIT_S)
+
+
+def test_an_answer_that_breaks_off() -> None:
+    with serving(Breaking) as address, pytest.raises(NoAnswerError, match=r"^the answer broke off$"):
+        http.ask_server("GET", f"http://{address}/", LIMIT_S)
 
 
 @pytest.mark.parametrize("path", ["/headers", "/body"])
