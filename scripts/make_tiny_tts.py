@@ -1,15 +1,9 @@
-"""Make a Qwen3-TTS (CustomVoice) of a few million parameters without weights, for the CPU.
-
-The engine fills it by ``--load-format dummy``. Making it again gives the same bytes.
-
-    python -m scripts.make_tiny_tts FOLDER        # needs the package "tokenizers"
-"""
+"""The configuration of a Qwen3-TTS of a few million parameters, for scripts.make_tiny_omni."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -163,33 +157,34 @@ def write(path: Path, document: Mapping[str, object]) -> None:
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def make_tokenizer(file: Path) -> dict[str, int]:
-    """Write tokenizer.json; returns the numbers of the special tokens."""
+def train_tokenizer(special: Sequence[str] = ()) -> Tokenizer:
+    """A byte-level BPE of a thousand tokens; ``special``: the first ones."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(special),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(sentences(), trainer)
-    file.write_text(tokenizer.to_str() + "\n")
-    return {token: tokenizer.token_to_id(token) for token in SPECIAL}
+    return tokenizer
 
 
-def make(folder: Path) -> None:
-    """Write the model's configurations and its tokenizer."""
+def make_speech(folder: Path, variant: str) -> None:
+    """Write configurations and tokenizer; ``variant``: ``custom_voice`` or ``base``, which clones voices."""
     folder.mkdir(parents=True, exist_ok=True)
-    ids = make_tokenizer(folder / "tokenizer.json")
+    tokenizer = train_tokenizer(SPECIAL)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str() + "\n")
+    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL}
     config = {
         "architectures": ["Qwen3TTSForConditionalGeneration"],
         "model_type": "qwen3_tts",
         "torch_dtype": "bfloat16",
         "tokenizer_type": "qwen3_tts_tokenizer_12hz",
         "tts_model_size": "0b6",
-        "tts_model_type": "custom_voice",
+        "tts_model_type": variant,
         "im_start_token_id": ids["<|im_start|>"],
         "im_end_token_id": ids["<|im_end|>"],
         "tts_pad_token_id": ids["<tts_pad>"],
@@ -204,7 +199,3 @@ def make(folder: Path) -> None:
     write(folder / "tokenizer_config.json", TOKENIZER)
     write(folder / "speech_tokenizer" / "config.json", SPEECH_TOKENIZER)
     write(folder / "speech_tokenizer" / "preprocessor_config.json", PREPROCESSOR)
-
-
-if __name__ == "__main__":
-    make(Path(sys.argv[1]))

@@ -20,6 +20,7 @@ from perfbisect.environments import uv
 from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders.release import add_alias, site_packages, write_metadata
 from perfbisect.environments.packages import EnginePackage
+from perfbisect.serving.families.probes import tone
 from scripts.demo import BUILD, CACHE, DAY, ROOT
 from tests.environments.tiny import write_wheel
 
@@ -31,7 +32,12 @@ NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec", "fa3-fwd", "cosmos-guar
 PLUGIN = ROOT / "tests" / "omni" / "plugin" / "omni_cpu"
 ENTRY_POINT = "[vllm_omni.platform_plugins]\ncpu = omni_cpu:platform\n"
 CELL = ROOT / "tests" / "omni" / "tts_cpu_tiny.yaml"
-MODEL = BUILD / "omni" / "qwen3_tts_tiny"
+CLONE = ROOT / "tests" / "omni" / "tts_clone_tiny.yaml"
+MODELS = BUILD / "omni"
+SENTENCES = ROOT / "cells" / "data" / "tts_sentences"
+VOICES = MODELS / "voices"
+REFERENCES = 32
+"""More than a launch asks for: the server keeps what it made of a recording."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,19 @@ def write_wheels(folder: Path) -> tuple[Path, ...]:
     return tuple(wheels)
 
 
-def make_model(interpreter: Path) -> None:
-    """Write the model that the cell names, by the tokenizers package of an environment."""
-    command = [str(interpreter), "-m", "scripts.make_tiny_tts", str(MODEL)]
+def make_model(interpreter: Path, kind: str = "qwen3_tts_custom_voice") -> None:
+    """Write the model that a cell names, by the packages of an environment."""
+    command = [str(interpreter), "-m", "scripts.make_tiny_omni", str(MODELS / kind), kind]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def write_voices() -> None:
+    """Write a data set of sentences, each to be spoken in the voice of its own recording: a tone."""
+    folder = VOICES / "en"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = (SENTENCES / "en" / "meta.lst").read_text().splitlines()[:REFERENCES]
+    for place, row in enumerate(rows):
+        name, text, _, sentence = row.split("|")
+        (folder / f"{name}.wav").write_bytes(tone(1.5, 110.0 + 10 * place))
+        rows[place] = "|".join((name, text, f"{name}.wav", sentence))
+    (folder / "meta.lst").write_text("\n".join(rows) + "\n")

@@ -6,12 +6,11 @@ from __future__ import annotations
 import psutil
 import torch
 from vllm.platforms.cpu import CpuPlatform
-from vllm_omni.diffusion.attention.backends.registry import DiffusionAttentionBackendEnum
 from vllm_omni.platforms.interface import OmniPlatform, OmniPlatformEnum
 
 
 class OmniCpuPlatform(OmniPlatform, CpuPlatform):
-    """Speech in two stages, each on the CPU, without graphs."""
+    """Stages on the CPU, without graphs."""
 
     _omni_enum = OmniPlatformEnum.OOT
 
@@ -29,7 +28,7 @@ class OmniCpuPlatform(OmniPlatform, CpuPlatform):
 
     @classmethod
     def get_diffusion_attn_backend_cls(cls, selected_backend: str | None, head_size: int, **_: object) -> str:
-        return DiffusionAttentionBackendEnum.TORCH_SDPA.get_path()
+        return "omni_cpu.attention.Attention"
 
     @classmethod
     def supports_torch_inductor(cls) -> bool:
@@ -64,3 +63,21 @@ class OmniCpuPlatform(OmniPlatform, CpuPlatform):
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
         return psutil.virtual_memory().total
+
+    # Peaks are the device's: a process of the CPU has none of its own.
+
+    @classmethod
+    def reset_peak_memory_stats(cls) -> None:
+        return None
+
+    @classmethod
+    def max_memory_reserved(cls) -> int:
+        return 0
+
+    @classmethod
+    def max_memory_allocated(cls) -> int:
+        return 0
+
+    @classmethod
+    def empty_cache(cls) -> None:
+        return None
