@@ -51,6 +51,12 @@ def test_a_server_is_read_however_it_is_written_down(text: str) -> None:
     assert (seen.engine, seen.closed, seen.unread, seen.unsaid) == ("vllm", True, (), ())
 
 
+def test_the_variables_of_another_container_are_not_the_servers() -> None:
+    compose = "services:\n  cache:\n    image: redis\n    environment:\n      NCCL_ALGO: Ring\n"
+    seen = parse_report(compose + "  vllm:\n    image: vllm/vllm-openai\n    command: [--model, org/m]\n")
+    assert (seen.fields["model"], seen.env, seen.unread) == ("org/m", {}, ())
+
+
 def test_what_a_shell_would_compute_is_not_said_and_the_rest_is() -> None:
     seen = parse_report(
         "vllm serve $MODEL -tp $(nvidia-smi -L | wc -l) --port ${PORT} --dtype half\n"

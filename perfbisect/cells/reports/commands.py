@@ -91,7 +91,7 @@ class ReportCommands:
                 self._anyones |= container.variables
             for call in calls:
                 self._call(call, container.variables, line)
-            for index in container.lines if calls or container.is_anyones else ():
+            for index in container.lines if calls or container.is_anyones or container.is_others else ():
                 lines[index] = ""
         return "\n".join(lines)
 

@@ -70,6 +70,11 @@ class ListedContainer:
         """Whether it has variables alone: those of the server that the text has elsewhere."""
         return not self.values.keys() & {*_COMMANDS} and (not self.image or bool(_VLLM.search(self.image)))
 
+    @property
+    def is_others(self) -> bool:
+        """Whether its image is that of another program, whose variables are not the server's."""
+        return bool(self.image) and not _VLLM.search(self.image)
+
     def calls(self) -> list[Call]:
         """The servers and clients that it runs; none of an image of another program."""
         words = [word for name in _COMMANDS for word in self._words(self.values.get(name))]
