@@ -195,7 +195,7 @@ class FleetSimulation:
 
     def put_out(self) -> None:
         """What :mod:`perfbisect.bisect.job` does with machines that are unlike the others."""
-        for offset in outlying_machines(machine_offsets(self.events, self.plan.n, self.plan.sign)):
+        for offset in outlying_machines(machine_offsets(self.events, self.plan.n, self.plan.scale)):
             self.out.add(offset.machine)
             self.events[:] = [
                 Lost(x.minutes) if isinstance(x, Measured) and x.machine == offset.machine else x
@@ -212,10 +212,10 @@ class FleetSimulation:
         assert trial is not None
         first = [x for x in self.events if isinstance(x, Measured) and x.trial == trial]
         look = confirm.expected(state.whole)
-        home = home_machine(launches_in_blocks(first, self.plan.sign), step, look)
+        home = home_machine(launches_in_blocks(first, self.plan.scale), step, look)
         other = next((name for name in self.machines if name != home), None)
         while True:
-            made = launches_in_blocks([*first, *added], self.plan.sign)
+            made = launches_in_blocks([*first, *added], self.plan.scale)
             parent, culprit = made_elsewhere(made, step, home)
             said = confirm.elsewhere(parent, culprit, look)
             if other is None or (said is not None and len(added) % 2 == 0):

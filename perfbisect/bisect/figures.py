@@ -11,6 +11,7 @@ from typing import Final
 from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import counted, minutes, percent, probability, with_unit
 from perfbisect.jobs.replay import Launch
+from perfbisect.model.metric import parse_metric
 from perfbisect.report.plots import (
     Plot,
     axis,
@@ -25,6 +26,7 @@ from perfbisect.report.plots import (
     value_axis,
 )
 from perfbisect.stats.ab_test import side_levels
+from perfbisect.stats.two_sample import Scale
 
 _PURPOSES: Final[Mapping[str, tuple[str, str]]] = {
     "end": ("an end of the range", "circle"),
@@ -228,8 +230,9 @@ def _ab_plot(result: BisectResult) -> Plot | None:
     suspect = "culprit" if result.outcome == "found" else "suspect"
     names = [f"parent<br>{harmless(left.short)}", f"{suspect}<br>{harmless(right.short)}"]
     # The levels are as far apart as the effect of the A/B.
-    a, b = ([math.log(x.value) for x in side if x.value] for side in zip(*pairs, strict=True))
-    levels = map(math.exp, side_levels(a, b, math.log1p(result.confirmed.effect)))
+    scale = Scale(absolute=parse_metric(result.metric.name).metric.absolute)
+    a, b = ([scale.level((x.value,)) for x in side if x.value] for side in zip(*pairs, strict=True))
+    levels = map(scale.value, side_levels(a, b, scale.difference(result.confirmed.effect)))
     drawn = layout(
         340,
         shapes=[horizontal_line(side - 0.2, side + 0.2, level, "@ink") for side, level in enumerate(levels)],

@@ -47,6 +47,9 @@ _POWER = 1.96 + 0.84
 _CHANGES = 3
 """Changes of one position that a brief plan names."""
 
+_EXACT_LAUNCHES = 2
+"""Of the ends of an exact metric, and as many of its pair."""
+
 _AB_LAUNCHES = 4
 """Of an A/B that decides early."""
 
@@ -159,6 +162,8 @@ def forecast(
     # Each slot measures both ends before it takes part.
     low = 2 * max(2, plan.workers) + math.ceil(math.log2(max(2, testable - 1)))
     high = 3 * low
+    if plan.search.exact:
+        low = high = 2 * _EXACT_LAUNCHES + math.ceil(math.log2(max(2, testable - 1)))
     runs, each = min(2, plan.max_runs), _launch_minutes(plan)
     least = low * each + _build_minutes(plan, low, builder)
     most = high * each + _build_minutes(plan, high, builder)
@@ -169,8 +174,10 @@ def forecast(
         minutes_low=least,
         minutes_high=max(least, min(most, plan.budget)),
         minutes_basis=basis,
-        resolves=tuple((k, math.expm1(_POWER * error * math.sqrt(2 / k))) for k in _SIDES),
-        noise=noise.source,
+        resolves=((1, plan.smallest_effect),)
+        if plan.search.exact
+        else tuple((k, math.expm1(_POWER * error * math.sqrt(2 / k))) for k in _SIDES),
+        noise="launches of one build agree" if plan.search.exact else noise.source,
     )
 
 

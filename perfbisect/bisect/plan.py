@@ -121,6 +121,8 @@ class BisectPlan(BudgetedPlan):
             all_steps=self.all_steps,
             binaries=tuple(position.binaries for position in self.positions),
             noise=self.noise,
+            absolute=metric.absolute,
+            exact=metric.exact and not self.all_steps,
         )
 
 
@@ -169,7 +171,7 @@ def make_plan(
         setting=setting,
         metric=str(metric),
         positions=positions,
-        max_runs=runs_per_launch(cell),
+        max_runs=runs_per_launch(cell, (metric,)),
         costs=replace(costs or Costs(), build=price.minutes / max(1, len(unbuilt))),
         notes=(
             *notes,

@@ -178,7 +178,7 @@ def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | Giv
                     return Fact("discarded", {"attempt": launch.id, "reason": reason})
     if len({slot.machine for slot in view.all}) < LEAST_MACHINES or len(in_use) < 2:
         return None
-    offsets = machine_offsets(to_search_events(state.launches, plan), plan.last, plan.search.sign)
+    offsets = machine_offsets(to_search_events(state.launches, plan), plan.last, plan.search.scale)
     outlying = (offset for offset in outlying_machines(offsets) if offset.machine not in known)
     return next((Fact("machine", asdict(offset)) for offset in outlying), None)
 

@@ -70,7 +70,7 @@ def replication(
         found,
         others=tuple(dict.fromkeys(launch.machine for launch in (*parent, *culprit))),
         said=confirm.elsewhere(parent, culprit, look),
-        effect=confirm.compare(parent, culprit, look, plan.search.sign),
+        effect=confirm.compare(parent, culprit, look, plan.search.scale),
     )
 
 
@@ -164,7 +164,7 @@ def _launches(records: Sequence[Launch], plan: BisectPlan, step: Comparison) -> 
         if launch.position in (step.parent, step.culprit)
         if launch.purpose == PURPOSE or (launch.purpose == "confirm" and launch.trial == trial)
     ]
-    return launches_in_blocks(events, plan.search.sign)
+    return launches_in_blocks(events, plan.search.scale)
 
 
 def _expected(plan: BisectPlan, records: Sequence[Launch]) -> confirm.EffectPrior:

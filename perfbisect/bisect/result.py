@@ -288,13 +288,13 @@ def build_result(bisection: Bisection) -> BisectResult:
 
 def _machines(bisection: Bisection) -> Iterator[FleetMachineDocument]:
     """The machines of a fleet, in the order of their first launches; none of a job without a fleet."""
-    plan, sign, out = bisection.plan, bisection.plan.search.sign, machines_out(bisection.events)
+    plan, scale, out = bisection.plan, bisection.plan.search.scale, machines_out(bisection.events)
     events = to_search_events(bisection.records, plan)
-    known = {x.machine: x for x in machine_offsets(events, plan.last, sign)} | out
+    known = {x.machine: x for x in machine_offsets(events, plan.last, scale)} | out
     for name in bisection.machines:
         offset = known.get(name)
         is_known = offset is not None and math.isfinite(offset.error)
-        effect, low, high = offset.relative(sign) if offset and is_known else (None, None, None)
+        effect, low, high = offset.relative(scale) if offset and is_known else (None, None, None)
         yield FleetMachineDocument(
             name=name,
             launches=sum(launch.machine == name for launch in bisection.records),

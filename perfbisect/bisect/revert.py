@@ -120,7 +120,9 @@ def _reverted_end(plan: BisectPlan, revert: Revert | None, outcome: SearchOutcom
 
 
 def _test(plan: BisectPlan) -> ab_test.AbTest:
-    return ab_test.AbTest(plan.search.sign, plan.search.min_effect, MAX_BLOCKS, plan.seed)
+    return ab_test.AbTest(
+        plan.search.sign, plan.smallest_effect, MAX_BLOCKS, plan.seed, absolute=plan.ref.metric.absolute
+    )
 
 
 def _sides(records: Sequence[Launch], plan: BisectPlan, reverted: Change) -> list[ab_test.AbLaunch]:

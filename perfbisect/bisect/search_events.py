@@ -180,18 +180,19 @@ def disagreement(ended: Launch, records: Sequence[Launch], plan: BisectPlan) -> 
     """Why a launch that has just finished is discarded; empty if it counts."""
     before = [launch for launch in ended_launches(records) if launch.ended < ended.ended]
     record = slot_record(before, ended.slot)
-    earlier = [x.attempt.log_value(plan.ref) for x in record.of(ended.position) if x.attempt]
+    scale = plan.search.scale
+    earlier = [scale.level(x.attempt.values(plan.ref)) for x in record.of(ended.position) if x.attempt]
     measured = {launch.position for launch in before if launch.outcome == "measured"}
     if ended.attempt is None or not record.doubted or not earlier or not {0, plan.last} <= measured:
         return ""
     beliefs = decide.beliefs(plan.search, to_search_events(before, plan))
-    level, value = fmean(earlier), ended.attempt.log_value(plan.ref)
+    level, value = fmean(earlier), scale.level(ended.attempt.values(plan.ref))
     error = math.sqrt(launch_variance(beliefs.sigma, beliefs.tau, len(ended.attempt.runs)))
     allowed = _FAR * error * math.sqrt(1 + 1 / len(earlier))
-    if abs(value - level) <= max(allowed, math.log1p(plan.smallest_effect)):
+    if abs(value - level) <= max(allowed, scale.room(plan.smallest_effect)):
         return ""
     change, unit = plan.positions[ended.position].change.short, plan.ref.metric.unit
-    before_failure, since = math.exp(level), math.exp(value)
+    before_failure, since = scale.value(level), scale.value(value)
     return discard_text("another value", change=change, before=before_failure, since=since, unit=unit)
 
 
@@ -203,7 +204,7 @@ def machines_out(events: Sequence[JournalEvent]) -> dict[str, MachineOffset]:
 
 def why_out(offset: MachineOffset, plan: BisectPlan) -> str:
     """Why a machine is out of use."""
-    effect, low, high = offset.relative(plan.search.sign)
+    effect, low, high = offset.relative(plan.search.scale)
     return discard_text(
         "unlike machine",
         machine=offset.machine,

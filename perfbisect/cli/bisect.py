@@ -104,7 +104,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             commits, branch = resolve(versions=ends)
         newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
         setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
-        earlier = earlier_attempts(workspace.jobs, cell.digest)
+        earlier = earlier_attempts(workspace.jobs, cell.digest, setup.setting.caches)
         noise = learnt_noise(earlier.of_cell, setup.metric, has_devices=cell.gpus > 0)
         plan = make_plan(
             cell=cell,

@@ -157,7 +157,9 @@ def _plan_check(
         budget=request.budget,
         machine_class=setup.placed.machine_class or None,
     )
-    shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
+    shown = change_plan_document(
+        plan, setup, earlier_attempts(workspace.jobs, plan.digest, plan.setting.caches)
+    )
     return PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
 
 
@@ -168,8 +170,12 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     if count < LEAST:
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
     setup, change = setups.build_change_setup(workspace, at, request)
-    plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
-    shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest), "save")
+    plan = build_run_plan(
+        setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell, setup.metrics))
+    )
+    shown = change_plan_document(
+        plan, setup, earlier_attempts(workspace.jobs, plan.digest, plan.setting.caches), "save"
+    )
     planned = PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()

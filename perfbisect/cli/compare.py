@@ -57,7 +57,9 @@ class RunRequest(MeasureOptions):
 
         setup, change = build_change_setup(workspace, self.at, self)
         plan = build_run_plan(setup, change=change, launches=self.launches, runs=self.runs)
-        shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
+        shown = change_plan_document(
+            plan, setup, earlier_attempts(workspace.jobs, plan.digest, plan.setting.caches)
+        )
         lines, commands = plan_lines(shown), command_lines(shown.commands)
         planned = PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)
         return run_planned(workspace, RUN, planned, self, dry_run=self.dry_run)
@@ -136,7 +138,9 @@ class CompareRequest(MeasureOptions, BlockOptions):
             watch=self.watch,
             max_regression=self.max_regression,
         )
-        shown = compare_plan_document(plan, setup, earlier_attempts(workspace.jobs, cell.digest))
+        shown = compare_plan_document(
+            plan, setup, earlier_attempts(workspace.jobs, cell.digest, plan.setting.caches)
+        )
         return PlannedJob(
             plan, setup.builder, setup.placed.slots, shown, plan_lines(shown), plan_commands(shown)
         )

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import prints
-
-if TYPE_CHECKING:
-    from perfbisect.model.metric import Metric
 
 
 @prints("perfbisect.commands.documents:MetricsDocument")
@@ -49,16 +44,12 @@ def show() -> CommandResult:
         row = listed.metric
         effect = f"{row.smallest_effect:g}" if row.absolute else f"{100 * row.smallest_effect:g} %"
         better = "-" if row.neutral else row.direction
-        columns = f"{row.name:<30} {row.unit:<11} {better:<7} {listed.kind:<6} {effect:>6}  {_source(row)}"
+        source = row.source + (f": {row.fact}" if row.fact else "")
+        source += f", since vLLM {row.since}" if row.since else ""
+        source += f", needs {row.needs}" if row.needs else ""
+        if row.caches:
+            source += f", compile caches {'empty' if row.caches == 'cold' else 'filled'}"
+        columns = f"{row.name:<30} {row.unit:<11} {better:<7} {listed.kind:<6} {effect:>6}  {source}"
         lines += [columns, *(f"    since {era}" for era in listed.eras)]
     head = f"{'metric':<30} {'unit':<11} {'better':<7} {'kind':<6} {'effect':>6}  source"
     return CommandResult(document, [head, *lines])
-
-
-def _source(row: Metric) -> str:
-    """Where the values of a metric come from, since when, and what a server must have."""
-    where = row.source + (f": {row.fact}" if row.fact else "")
-    since = f", since vLLM {row.since}" if row.since else ""
-    needs = f", needs {row.needs}" if row.needs else ""
-    caches = f", compile caches {'empty' if row.caches == 'cold' else 'filled'}" if row.caches else ""
-    return where + since + needs + caches

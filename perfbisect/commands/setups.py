@@ -27,6 +27,7 @@ from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, NO_DAY, absolute_spec, pinned_client
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.experiments.setup import MeasurementSetup
+from perfbisect.jobs.estimates import cache_note, earlier_attempts
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric
 from perfbisect.machine.profile import load_machine, machine_name
 from perfbisect.model.cell import Cell, apply_variant
@@ -68,6 +69,8 @@ def build_setup(
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = lint_sides(workspace, setting, ends[: len(measured)])
     planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)
+    cached = next((metric for metric in metrics if metric.metric.caches), None)
+    known = earlier_attempts(workspace.jobs, cell.digest).of_cell if cached else ()
     repository = workspace.repository if setting.repository and not measuring.dry_run else None
     is_dirty = repository is not None and repository.is_dirty(".", f":(exclude,top){SETTINGS_FILE}")
     return MeasurementSetup(
@@ -80,6 +83,7 @@ def build_setup(
             *((_UNCOMMITTED,) if is_dirty else ()),
             *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),
             *require_workload(cell, measuring.expect_workload),
+            *((cache_note(setting.caches, known, cached),) if cached else ()),
             *linted,
             *planned.notes,
         ),

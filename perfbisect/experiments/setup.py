@@ -114,7 +114,7 @@ def build_check_plan(
         values=values,
         max_regression=max_regression,
         launches=launches,
-        runs=min(recorded_runs, default=min(RUNS, runs_per_launch(setup.cell))),
+        runs=min(recorded_runs, default=min(RUNS, runs_per_launch(setup.cell, setup.metrics))),
         budget=budget,
     )
     if launches < threshold.STEP:
@@ -142,7 +142,9 @@ def build_compare_plan(
     for side, planned in zip(SIDES, (a, b), strict=True):
         advice = f"choose another --{side}, or another --env"
         setup.require_buildable(planned.change, f"--{side} {planned.typed}", next_step=advice, side=side)
-    plan = ComparePlan(**setup.fields(), a=a, b=b, runs=min(RUNS, runs_per_launch(setup.cell)), **options)
+    plan = ComparePlan(
+        **setup.fields(), a=a, b=b, runs=min(RUNS, runs_per_launch(setup.cell, setup.metrics)), **options
+    )
     left, right = plan.cells
     # Equal environments are one change only where the server gets the same arguments and stages.
     served_alike = all(getattr(left, field) == getattr(right, field) for field in SERVER_SIDE)

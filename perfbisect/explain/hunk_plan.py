@@ -121,6 +121,7 @@ class HunksPlan(BudgetedPlan):
         return Plan(
             n=len(self.groups),
             sign=metric.sign if self.slower else -metric.sign,
+            absolute=metric.absolute,
             min_effect=self.smallest_effect,
             costs=self.costs,
             budget=math.inf,
@@ -210,7 +211,7 @@ def make_hunks_plan(
         left_out=reasons,
         step=step,
         slower=slower,
-        max_runs=runs_per_launch(cell),
+        max_runs=runs_per_launch(cell, (metric,)),
         costs=costs,
         budget=budget,
         notes=(*notes, *render_sentences("explain/templates/plan_notes.jinja", builds)),

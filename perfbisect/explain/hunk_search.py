@@ -188,7 +188,7 @@ class _Search:
         made = [event for event in self.events if isinstance(event, NodeLaunch)]
         nodes = list(dict.fromkeys(event.node for event in made))
         measured = tuple(replace(event.launch, index=nodes.index(event.node)) for event in made)
-        levels = launches(measured, self.plan.sign)
+        levels = launches(measured, self.plan.scale)
         return tuple(zip((event.node for event in made), measured, levels, strict=True))
 
     @cached_property
@@ -234,8 +234,7 @@ class _Search:
         for node, _, level in self.made:
             levels.setdefault(node, []).append(level)
         culprit = levels.pop(())
-        sign = plan.sign
-        effects = {node: confirm.compare(culprit, own, look, sign) for node, own in levels.items()}
+        effects = {node: confirm.compare(culprit, own, look, plan.scale) for node, own in levels.items()}
         whole = effects[self.everything]
         return {
             node: NodeResult(node, effect, share_of(effect, whole), len(levels[node]))

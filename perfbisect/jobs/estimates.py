@@ -15,7 +15,8 @@ from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.attempt import Attempt, Costs
-from perfbisect.model.metric import MetricRef
+from perfbisect.model.metric import Caches, MetricRef
+from perfbisect.stats.two_sample import Scale
 
 GUESS = Costs()
 """Costs where nothing was launched before."""
@@ -80,12 +81,13 @@ def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef, *, has_devices:
     Launches of one run show what lies between launches of one run, noise between runs included.
     Pooled variances: of runs within launches, and of launches within changes without what runs add to them.
     """
+    scale = Scale.of(metric.metric)
     by_change: dict[str, list[tuple[float, int]]] = {}
     within: list[list[float]] = []
     for attempt in attempts:
         try:
-            level = attempt.log_value(metric)
-            logs = [math.log(value) for value in attempt.values(metric)]
+            level = scale.level(attempt.values(metric))
+            logs = [scale.level((value,)) for value in attempt.values(metric)]
         except (KeyError, ValueError):
             continue
         by_change.setdefault(attempt.change_id, []).append((level, len(logs)))
@@ -131,6 +133,28 @@ def attempts_before(recent: Sequence[Attempt], digest: str) -> EarlierAttempts:
     )
 
 
-def earlier_attempts(jobs: Jobs, digest: str) -> EarlierAttempts:
-    """Those of the last jobs, for a cell."""
-    return attempts_before(recent_attempts(jobs), digest)
+def earlier_attempts(jobs: Jobs, digest: str, caches: Caches = "") -> EarlierAttempts:
+    """Those of the last jobs, for a cell; of those that began with such caches, if there are any."""
+    recent = recent_attempts(jobs)
+    alike = [attempt for attempt in recent if not caches or attempt.cold == (caches == "cold")]
+    return attempts_before(alike or recent, digest)
+
+
+def cache_note(caches: Caches, earlier: Sequence[Attempt], metric: MetricRef) -> str:
+    """What launches with filled or empty caches cost; ``earlier``: launches of the cell."""
+    starts = [
+        [attempt.seconds.get("launch", 0.0) / 60 for attempt in earlier if attempt.cold == is_cold]
+        for is_cold in (False, True)
+    ]
+    warm, cold = (f"{median(minutes):.1f} min" if minutes else "" for minutes in starts)
+    if caches == "warm":
+        price = f", about {cold} each" if cold else ""
+        return (
+            f"{metric} needs filled compile caches: the first start in each environment fills them and is "
+            f"not measured{price}"
+        )
+    known = f"a start took {cold}" if cold else "what a start takes is not known from earlier launches"
+    return (
+        f"{metric} needs empty compile caches: each launch has its own and compiles everything again; {known}"
+        + (f", with filled caches {warm}" if warm else "")
+    )

@@ -268,6 +268,8 @@ def guard_metrics(cell: Cell) -> tuple[MetricRef, ...]:
     return tuple(parse_metric(name) for name in names)
 
 
-def runs_per_launch(cell: Cell) -> int:
-    """Maximum runs per launch: one if the engine cannot reset its caches."""
+def runs_per_launch(cell: Cell, metrics: Sequence[MetricRef] = ()) -> int:
+    """Maximum runs per launch: one if caches cannot be reset, or if all metrics are of the launch."""
+    if metrics and all(metric.metric.is_of_launch for metric in metrics):
+        return 1
     return MAX_RUNS if FAMILIES[cell.family].server(cell, EXAMPLE).reset_requests else 1

@@ -326,13 +326,6 @@ def tenants(smi: Smi) -> tuple[DeviceProcess, ...]:
 _UNNAMED = "a process that the driver does not name (another container, or one that just ended)"
 
 
-def used_memory(smi: Smi, uuids: Sequence[str]) -> float | None:
-    """MiB in use on these devices; None if the driver does not say, as of MIG instances."""
-    used = [reading.used for reading in readings(smi, uuids)] if uuids else []
-    known = [memory for memory in used if memory is not None]
-    return sum(known) if used and len(known) == len(uuids) else None
-
-
 def wait_for_memory(
     uuids: Sequence[str],
     *,

@@ -17,7 +17,7 @@ from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.cache import cache_variables
 from perfbisect.errors import Interrupted, MachineError, ServerError
-from perfbisect.machine.devices import used_memory, wait_for_memory
+from perfbisect.machine.devices import readings, wait_for_memory
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
 from perfbisect.machine.profile import CUDA, Profile, machine
 from perfbisect.machine.sampler import host_memory
@@ -383,8 +383,10 @@ class LocalExecutor:
         """GiB that the server's processes, and the slot's devices, use now."""
         host, client = server.owned.living(), record.runner.host if record.runner else None
         used = {"host": host_memory(row for row in host if client is None or row.session != client.pid)}
-        devices = used_memory(self.profile.smi(), self._slot(record.request).devices)
-        used |= {} if devices is None else {"device": devices}
+        # The driver does not say it of MIG instances.
+        uuids = self._slot(record.request).devices
+        devices = [one.used for one in readings(self.profile.smi(), uuids) if one.used] if uuids else []
+        used |= {"device": sum(devices)} if devices and len(devices) == len(uuids) else {}
         return {f"{what} {when}": round(mib / 1024, 4) for what, mib in used.items()}
 
     def _await_client(self, record: AttemptRecord, runner: Runner) -> None:

@@ -62,6 +62,14 @@ class Scale:
         """Distance on this scale of a worsening by a share (0.05: 5 % slower)."""
         return share if self.absolute else self.sign * math.log1p(self.sign * share)
 
+    def difference(self, effect: float) -> float:
+        """The difference of levels of an effect."""
+        return self.sign * (effect if self.absolute else math.log1p(effect))
+
+    def worse(self, step: float) -> float:
+        """A step of levels as a share of the value before it (of shares the difference), worse above 0."""
+        return self.sign * self.effect(step)
+
     def effect(self, difference: float) -> float:
         """The effect of a difference of levels: B / A - 1, or B - A for shares."""
         return self.sign * difference if self.absolute else math.expm1(self.sign * difference)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -26,14 +25,13 @@ def likely_next(
     """
     measured = [event for event in events if isinstance(event, Measured)]
     levels = [
-        [fmean(map(math.log, event.values)) for event in measured if event.index == end]
-        for end in (plan.n, 0)
+        [plan.scale.level(event.values) for event in measured if event.index == end] for end in (plan.n, 0)
     ]
     if not all(levels):
         return _first_positions(plan, [event for event in events if not isinstance(event, Measured)], slots)
     found = []
     for logs in levels:
-        answer = replace(launch, values=(math.exp(fmean(logs)),) * len(launch.values))
+        answer = replace(launch, values=(plan.scale.value(fmean(logs)),) * len(launch.values))
         try:
             action = next_action(plan, (*events, answer), others, launch.slot, slots)
         except ValueError:

@@ -19,6 +19,7 @@ from perfbisect.bisect.decision.model import Comparison
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale
 from perfbisect.bisect.decision.state import Prices
 from perfbisect.stats.robust import Array, log_heavy_tailed, log_sum_exp, quantiles
+from perfbisect.stats.two_sample import Scale
 
 DECIDED = math.log(20.0)
 """A likelihood ratio of twenty to one decides ..."""
@@ -85,7 +86,7 @@ def elsewhere(
         return "holds"
     # Stricter than the other side: it contradicts an A/B that was passed, and denies it with less data.
     if ratio < -ABSENT:
-        return "another size" if compare(parent, culprit, look, 1).low > 0 else "absent"
+        return "another size" if compare(parent, culprit, look, Scale()).low > 0 else "absent"
     return "undecided" if launches >= 2 * PAIRS_ELSEWHERE else None
 
 
@@ -178,19 +179,19 @@ def _wider(look: EffectPrior, blocks: list[tuple[list[LaunchEstimate], list[Laun
 
 
 def compare(
-    parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior, sign: int
+    parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior, scale: Scale
 ) -> Comparison:
-    """The relative effect culprit / parent - 1 in the metric's own direction, with its 95 % interval.
+    """The effect culprit / parent - 1 (of shares their difference), with its 95 % interval.
 
     The step is flat before the data; everything else is as in :func:`log_ratio`.
     """
     steps, log_mass = _of_steps(parent, culprit, look)
     low_, middle, high_ = quantiles(steps, np.exp(log_mass - log_mass.max()), (0.025, 0.5, 0.975))
-    effects = sorted(math.expm1(sign * v) for v in (low_, middle, high_))
+    effects = sorted(map(scale.effect, (low_, middle, high_)))
     return Comparison(
         parent=parent[0].index,
         culprit=culprit[0].index,
-        effect=math.expm1(sign * middle),
+        effect=scale.effect(middle),
         low=effects[0],
         high=effects[2],
         launches=min(len(parent), len(culprit)),

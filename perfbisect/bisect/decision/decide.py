@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfbisect.bisect.decision import multi_step, outcome
+from perfbisect.bisect.decision import exact, multi_step, outcome
 from perfbisect.bisect.decision.endpoints import launches_if_futile, next_end
 from perfbisect.bisect.decision.machines import LEAST_MACHINES, MachineEnds, ends_by_machine
 from perfbisect.bisect.decision.model import (
@@ -56,7 +56,9 @@ def next_action(
     counted = tuple(launch for launch in pending if not slots or launch.slot in slots)
     context = SlotContext(slot, counted, tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
-    action = _decide(state, context)
+    action = (exact.next_action(state, context) if plan.exact else None) or _decide(state, context)
+    if plan.exact and isinstance(action, SearchOutcome):
+        return action
     # Asked before a search ends with nothing: an average over machines hides a step that only one shows.
     if isinstance(action, SearchOutcome) and action.verdict != "found":
         again = _ends_again(state, context, _ends_by_machine(state))
@@ -66,7 +68,7 @@ def next_action(
         return action
     if pending:
         return Wait("the last minutes of the budget are being spent")
-    return _spent(state)
+    return (exact.out_of_budget(state) if plan.exact else None) or _spent(state)
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
@@ -74,7 +76,8 @@ def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
 
     Once an A/B confirmed the step of the leading set, by the explanation that decides whether it is named.
     """
-    return outcome.deciding_beliefs(SearchState.from_events(plan, tuple(events)))
+    state = SearchState.from_events(plan, tuple(events))
+    return (exact.beliefs(state) if plan.exact else None) or outcome.deciding_beliefs(state)
 
 
 def _fits(state: SearchState, pending: Sequence[Pending], launch: NextLaunch) -> bool:
@@ -147,7 +150,7 @@ def _compares_machines(state: SearchState) -> bool:
 
 
 def _ends_by_machine(state: SearchState) -> tuple[MachineEnds, ...]:
-    return ends_by_machine(state.usable, state.plan.n, state.plan.min_effect)
+    return ends_by_machine(state.usable, state.plan.n, state.plan.relative_effect)
 
 
 def _ends_again(

@@ -15,6 +15,7 @@ from perfbisect.bisect.decision.beliefs import WeightedNoise
 from perfbisect.bisect.decision.model import USUAL_NOISE, Comparison, Event, Measured
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_centers, launches, scales, slot_offsets
 from perfbisect.stats.robust import Array
+from perfbisect.stats.two_sample import Scale
 
 UNLIKE = math.log(1.3)
 """Difference (log) beyond which a machine is not what the others are: machines in order differ by 8 % on
@@ -48,14 +49,14 @@ class MachineOffset:
     error: float
     at_ends: float | None
 
-    def relative(self, sign: int) -> tuple[float, float, float]:
-        """The offset as a relative difference in the metric's own direction, and its 95 % interval."""
+    def relative(self, scale: Scale) -> tuple[float, float, float]:
+        """The offset as an effect in the metric's own direction, and its 95 % interval."""
         low, high = self.offset - 1.96 * self.error, self.offset + 1.96 * self.error
-        ends = sorted(math.expm1(sign * v) for v in (low, high))
-        return math.expm1(sign * self.offset), ends[0], ends[1]
+        ends = sorted(map(scale.effect, (low, high)))
+        return scale.effect(self.offset), ends[0], ends[1]
 
 
-def machine_offsets(events: Sequence[Event], last: int, sign: int) -> tuple[MachineOffset, ...]:
+def machine_offsets(events: Sequence[Event], last: int, scale: Scale) -> tuple[MachineOffset, ...]:
     """The offsets of a job's machines, in the order of their first launches; none of a job of one machine.
 
     ``last``: the position of the later end. The middle machine has offset 0; of an even number it is the
@@ -64,7 +65,7 @@ def machine_offsets(events: Sequence[Event], last: int, sign: int) -> tuple[Mach
     seen = [event for event in events if isinstance(event, Measured)]
     if len({event.machine for event in seen}) < 2:
         return ()
-    _, centers = launch_centers(seen, sign)
+    _, centers = launch_centers(seen, scale)
     first = _offsets(seen, centers, last, "")
     usable = sorted((x for x in first if math.isfinite(x[1].error)), key=lambda x: x[1].offset)
     middle, _ = usable[(len(usable) - 1) // 2]
@@ -190,8 +191,8 @@ def ends_by_machine(data: Sequence[LaunchEstimate], last: int, min_effect: float
                 bad=tuple(own[1]),
                 ratio=confirm.log_ratio(own[0], own[1], look),
                 ratio_elsewhere=confirm.log_ratio(rest[0], rest[1], look),
-                there=confirm.compare(own[0], own[1], look, 1),
-                elsewhere=confirm.compare(rest[0], rest[1], look, 1),
+                there=confirm.compare(own[0], own[1], look, Scale()),
+                elsewhere=confirm.compare(rest[0], rest[1], look, Scale()),
             )
         )
     return tuple(rows)
@@ -217,9 +218,9 @@ Sides = tuple[list[LaunchEstimate], list[LaunchEstimate]]
 """The launches of the parent, and those of the culprit."""
 
 
-def launches_in_blocks(events: Sequence[Measured], sign: int) -> tuple[LaunchEstimate, ...]:
+def launches_in_blocks(events: Sequence[Measured], scale: Scale) -> tuple[LaunchEstimate, ...]:
     """The launches of an A/B, each slot a block: what is not known of its speed is the same on both sides."""
-    made = launches(tuple(events), sign)
+    made = launches(tuple(events), scale)
     return tuple(replace(launch, offset_se=0.0, block=launch.slot) for launch in made)
 
 

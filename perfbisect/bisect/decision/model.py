@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from perfbisect.model.attempt import Costs, Purpose
+from perfbisect.stats.two_sample import Scale
 
 SearchVerdict = Literal["found", "narrowed", "not reproduced", "too small", "gradual", "out of budget"]
 
@@ -32,7 +34,8 @@ class Plan:
     ``prior`` weights over positions 0..n (position 0 is ignored); ``skips`` positions known to be untestable;
     ``cached`` positions already built; ``budget`` minutes of measuring in all; ``all_steps``: find every step
     of the range, not only one. ``binaries``: of each position, equal where the compiled files are; empty:
-    all positions share them. ``noise``: what is assumed of it before any launch.
+    all positions share them. ``noise``: what is assumed of it before any launch. ``absolute``: values are
+    shares, and effects and ``min_effect`` differences of them. ``exact``: launches of one position agree.
     """
 
     n: int
@@ -47,6 +50,18 @@ class Plan:
     all_steps: bool = False
     binaries: tuple[str, ...] = ()
     noise: NoisePrior = USUAL_NOISE
+    absolute: bool = False
+    exact: bool = False
+
+    @property
+    def scale(self) -> Scale:
+        """On which levels and effects are."""
+        return Scale(self.sign, self.absolute)
+
+    @property
+    def relative_effect(self) -> float:
+        """The smallest relevant effect whose log is the smallest step of levels."""
+        return math.expm1(self.scale.room(self.min_effect)) if self.absolute else self.min_effect
 
     @property
     def compiles_each(self) -> bool:
@@ -150,6 +165,7 @@ ReasonKind = Literal[
     "another step",
     "another build",
     "slow at times",
+    "halves",
 ]
 
 

@@ -17,6 +17,7 @@ from perfbisect.stats.robust import (
     robust_location,
     run_scale,
 )
+from perfbisect.stats.two_sample import Scale
 
 _ALIKE = 0.01
 """Scale of the prior of a slot's offset within its machine, a Cauchy: devices of one kind in one machine are
@@ -205,27 +206,29 @@ class LaunchEstimate(PositionLaunch):
         return math.isfinite(self.offset_se)
 
 
-def launch_centers(seen: Sequence[Measured], sign: int) -> tuple[list[Array], Array]:
+def launch_centers(seen: Sequence[Measured], scale: Scale) -> tuple[list[Array], Array]:
     """The signed logs of each launch's runs less the effects of run order, and the centre of each launch.
 
+    Of shares the signed values themselves.
+
     Raises:
-        ValueError: no value, or one that is not positive.
+        ValueError: no value, or one of which there is no level.
     """
-    logs = [_logs(event, sign) for event in seen]
+    logs = [_levels(event, scale) for event in seen]
     places = run_order_effects(logs)
     runs = [own - places[: len(own)] for own in logs]
-    scale = run_scale(runs)
-    return runs, np.array([robust_location(own, scale) for own in runs])
+    noise = run_scale(runs)
+    return runs, np.array([robust_location(own, noise) for own in runs])
 
 
-def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]:
+def launches(events: tuple[Event, ...], scale: Scale) -> tuple[LaunchEstimate, ...]:
     """The measured events as launches, larger is worse, less the effects of run order and slot.
 
     Raises:
         ValueError: no value, or one that is not positive.
     """
     seen = [event for event in events if isinstance(event, Measured)]
-    runs, middles = launch_centers(seen, sign)
+    runs, middles = launch_centers(seen, scale)
     indices = [event.index for event in seen]
     machines = [event.machine for event in seen]
     offset, offset_se = slot_offsets([event.slot for event in seen], indices, middles, machines)
@@ -258,11 +261,12 @@ def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
     return tuple(out)
 
 
-def _logs(event: Measured, sign: int) -> Array:
+def _levels(event: Measured, scale: Scale) -> Array:
     values = np.array(event.values, float)
-    if not len(values) or not np.all(np.isfinite(values)) or np.any(values <= 0):
+    least = 0.0 if scale.absolute else np.nextafter(0.0, 1.0)
+    if not len(values) or not np.all(np.isfinite(values)) or np.any(values < least):
         raise ValueError(f"position {event.index}: values must be positive and finite: {event.values}")
-    return np.asarray(sign * np.log(values))
+    return scale.signed(values)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from perfbisect.bisect.decision.rivals import Rivals
 from perfbisect.bisect.decision.search import confirmed_suspect, rivals_of
 from perfbisect.bisect.decision.state import Pairs, SearchState
 from perfbisect.stats.robust import robust_location
+from perfbisect.stats.two_sample import Scale
 
 INTERMITTENT_BELOW = 0.9
 """Share of slow launches below which a step is called intermittent."""
@@ -55,9 +56,9 @@ class ConfirmedStep:
     known: int
     """How many launches the bisection had when it was named."""
 
-    def named(self, sign: int) -> NamedStep:
+    def named(self, scale: Scale) -> NamedStep:
         """The culprits, and the effect as the A/B measured it."""
-        effect = confirm.compare(*self.pairs.sides, confirm.expected(self.posterior), sign)
+        effect = confirm.compare(*self.pairs.sides, confirm.expected(self.posterior), scale)
         culprits = tuple(range(self.pairs.parent + 1, self.pairs.culprit + 1))
         return NamedStep(culprits, min(MAX_PROBABILITY, self.probability), effect)
 
@@ -74,15 +75,10 @@ def beliefs(state: SearchState, believed: Posterior | None = None) -> Beliefs:
     if posterior is not None:
         low, high = posterior.step_quantiles(0.025, 0.975)
         mean = float(posterior.step @ posterior.step_weight / posterior.step_weight.sum())
-        steps = (_relative(mean, plan.sign), _relative(low, plan.sign), _relative(high, plan.sign))
+        steps = (plan.scale.worse(mean), plan.scale.worse(low), plan.scale.worse(high))
         noise, none = (posterior.sigma, posterior.tau), posterior.none
     leading_set = tuple(range(first, last + 1))
     return Beliefs(tuple(map(float, p)), none, *noise, *steps, leading_set, min(MAX_PROBABILITY, mass))
-
-
-def _relative(delta: float, sign: int) -> float:
-    """A step of the signed log as a share of the value before it, positive where it is worse."""
-    return math.expm1(delta) if sign > 0 else -math.expm1(-delta)
 
 
 def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
@@ -91,7 +87,7 @@ def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals
     probability = min(mass, rivals.probability(pairs.parent, pairs.culprit))
     # The effect is that of the A/B alone: the search chose this position by its own launches, which biases
     # them.
-    step = ConfirmedStep(pairs, probability, posterior, len(state.data)).named(state.plan.sign)
+    step = ConfirmedStep(pairs, probability, posterior, len(state.data)).named(state.plan.scale)
     outcome = _named(state, posterior, step, ())
     assert outcome.whole is not None
     more = _more_steps(state, posterior, step.confirmed, outcome.whole)
@@ -127,7 +123,7 @@ def narrowed(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Riv
     if not notes:
         support = min(rivals.with_builds(pairs.parent, pairs.culprit), MAX_PROBABILITY)
         notes = [Note("builds differ", (pairs.culprit,), rivals.builds.shown_sd, probability=support)]
-    confirmed = confirm.compare(*pairs.sides, confirm.expected(posterior), state.plan.sign)
+    confirmed = confirm.compare(*pairs.sides, confirm.expected(posterior), state.plan.scale)
     outcome = without_culprit(state, posterior, "too small", believed=decides)
     outcome = replace(outcome, confirmed=confirmed, notes=(*notes, *outcome.notes))
     if 1 - decides.p.sum() >= NO_STEP:
@@ -154,8 +150,9 @@ def all_steps(
     state: SearchState, posterior: Posterior, steps: Sequence[ConfirmedStep], notes: Sequence[Note]
 ) -> SearchOutcome:
     """Every named step; the largest stands for the one of a bisection that asks for one."""
-    named = tuple(step.named(state.plan.sign) for step in steps)
-    largest = max(named, key=lambda step: abs(math.log1p(step.confirmed.effect)))
+    named = tuple(step.named(state.plan.scale) for step in steps)
+    scale = state.plan.scale
+    largest = max(named, key=lambda step: abs(scale.difference(step.confirmed.effect)))
     outcome = _named(state, posterior, largest, named)
     return replace(outcome, beliefs=deciding_beliefs(state), notes=(*notes, *outcome.notes))
 
@@ -164,7 +161,7 @@ def _named(
     state: SearchState, posterior: Posterior, step: NamedStep, steps: tuple[NamedStep, ...]
 ) -> SearchOutcome:
     whole = compare_ends(state, posterior, (0, state.plan.n))
-    change = math.log1p(whole.effect)
+    change = state.plan.scale.difference(whole.effect)
     builds = [note for x in steps or (step,) for note in _one_build(state, x.confirmed)]
     return SearchOutcome(
         verdict="found",
@@ -173,7 +170,7 @@ def _named(
         beliefs=beliefs(state),
         confirmed=step.confirmed,
         whole=whole,
-        share=math.log1p(step.confirmed.effect) / change if change else None,
+        share=state.plan.scale.difference(step.confirmed.effect) / change if change else None,
         notes=(*builds, *_unstable_ends(state)),
         steps=steps,
     )
@@ -182,7 +179,7 @@ def _named(
 def compare_ends(state: SearchState, posterior: Posterior, span: tuple[int, int]) -> Comparison:
     """The change between the ends of a part of the history, from all their launches."""
     low, high = map(state.at, span)
-    return confirm.compare(low, high, confirm.expected(posterior), state.plan.sign)
+    return confirm.compare(low, high, confirm.expected(posterior), state.plan.scale)
 
 
 def without_culprit(
@@ -255,10 +252,10 @@ def _deciding(state: SearchState, posterior: Posterior) -> Posterior:
 
 def _one_machine(state: SearchState) -> Iterator[Note]:
     """That the ends differ on one machine of a fleet alone."""
-    sign = state.plan.sign
-    for ends in ends_by_machine(state.usable, state.plan.n, state.plan.min_effect):
+    scale = state.plan.scale
+    for ends in ends_by_machine(state.usable, state.plan.n, state.plan.relative_effect):
         if ends.is_told:
-            there, elsewhere = (math.expm1(sign * math.log1p(x.effect)) for x in (ends.there, ends.elsewhere))
+            there, elsewhere = (scale.effect(math.log1p(x.effect)) for x in (ends.there, ends.elsewhere))
             machines = (ends.machine, *ends.others)
             positions = (0, state.plan.n)
             yield Note(

@@ -162,9 +162,9 @@ def rivals_of(
     Where the step is clearly not the whole change of the part, there are several, and each is judged among
     its neighbours: another step is no rival of this one.
     """
-    look, sign = confirm.expected(posterior), state.plan.sign
-    step = confirm.compare(*pairs.sides, look, sign)
-    whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, sign)
+    look, scale = confirm.expected(posterior), state.plan.scale
+    step = confirm.compare(*pairs.sides, look, scale)
+    whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, scale)
     if whole.low <= step.high and step.low <= whole.high:
         return Rivals(posterior, compiles_each=state.plan.compiles_each)
     near = [x for x in posterior.at if pairs.parent - NEIGHBOURS < x < pairs.culprit + NEIGHBOURS]

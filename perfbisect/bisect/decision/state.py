@@ -182,7 +182,7 @@ class SearchState:
         if not set(span) <= {launch.index for launch in usable}:
             return None
         weights = prior_weights(self.plan.n, self.plan.prior)
-        return compute_posterior(usable, weights, self.plan.min_effect, span, self.plan.noise)
+        return compute_posterior(usable, weights, self.plan.relative_effect, span, self.plan.noise)
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:
@@ -199,7 +199,7 @@ class SearchState:
             last = tries[-MAX_END_SKIPS:]
             if len(last) == MAX_END_SKIPS and all(isinstance(event, Skipped) for event in last):
                 raise ValueError(f"the end at position {index} cannot be measured: choose another range")
-        data = launches(events, plan.sign)
+        data = launches(events, plan.scale)
         return cls(
             plan=plan,
             data=data,

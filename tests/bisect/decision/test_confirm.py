@@ -27,6 +27,7 @@ from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.state import observed_prices
 from perfbisect.model.attempt import Costs
+from perfbisect.stats.two_sample import Scale
 
 LOOK = EffectPrior(
     steps=np.array([0.08, 0.10]),
@@ -94,7 +95,7 @@ def test_when_a_trial_is_decided():
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_effect_is_told_in_the_metric_s_own_direction(sign):
-    got = compare(side(3, 0.0, 0.001, -0.001), side(4, 0.1, 0.101, 0.099), LOOK, sign)
+    got = compare(side(3, 0.0, 0.001, -0.001), side(4, 0.1, 0.101, 0.099), LOOK, Scale(sign))
     assert (got.parent, got.culprit, got.launches) == (3, 4, 3)
     assert got.effect == pytest.approx(math.expm1(sign * 0.1), abs=1e-3)
     assert got.low < got.effect < got.high
@@ -110,7 +111,7 @@ def test_the_interval_covers(launches):
     hits, rounds = 0, 150
     for _ in range(rounds):
         drawn = rng.normal(0, math.sqrt(tau**2 + sigma**2 / runs), 2 * launches)
-        got = compare(side(0, *drawn[:launches]), side(1, *(step + drawn[launches:])), look, 1)
+        got = compare(side(0, *drawn[:launches]), side(1, *(step + drawn[launches:])), look, Scale())
         hits += got.low <= math.expm1(step) <= got.high
     assert hits >= 0.95 * rounds
     assert hits < rounds or launches < 5
@@ -156,7 +157,7 @@ def test_under_a_drift_the_interval_of_a_confirmed_step_holds_no_zero():
         parent, culprit = ([x for x in made if x.index == index] for index in (0, 1))
         if is_confirmed(len(made), log_ratio(parent, culprit, look)):
             confirmed += 1
-            assert compare(parent, culprit, look, 1).low > 0
+            assert compare(parent, culprit, look, Scale()).low > 0
     assert confirmed >= 20
 
 

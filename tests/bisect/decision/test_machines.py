@@ -17,6 +17,7 @@ from perfbisect.bisect.decision.machines import (
 )
 from perfbisect.bisect.decision.model import Lost, Measured, NextLaunch, Pending, Plan, SearchOutcome, Wait
 from perfbisect.bisect.decision.noise import launches
+from perfbisect.stats.two_sample import Scale
 
 
 def ends(speeds, *, noise=0.015, seed=1, step=1.1, rounds=1, only=None):
@@ -41,20 +42,20 @@ def ends(speeds, *, noise=0.015, seed=1, step=1.1, rounds=1, only=None):
 
 
 def names(events, sign=1):
-    return [x.machine for x in outlying_machines(machine_offsets(events, 9, sign))]
+    return [x.machine for x in outlying_machines(machine_offsets(events, 9, Scale(sign)))]
 
 
 def test_one_machine_has_no_offset():
-    assert machine_offsets(ends({"": 1.0}), 9, 1) == ()
-    assert machine_offsets([*ends({"a": 1.0}), Lost(3.0)], 9, 1) == ()
+    assert machine_offsets(ends({"": 1.0}), 9, Scale()) == ()
+    assert machine_offsets([*ends({"a": 1.0}), Lost(3.0)], 9, Scale()) == ()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_offsets_are_against_the_middle_machine(sign):
-    offsets = machine_offsets(ends({"slow": 1.5, "a": 1.0, "b": 1.06}), 9, sign)
+    offsets = machine_offsets(ends({"slow": 1.5, "a": 1.0, "b": 1.06}), 9, Scale(sign))
     assert [x.machine for x in offsets] == ["slow", "a", "b"]
     assert [x.launches for x in offsets] == [2, 2, 2]
-    effects = [x.relative(sign) for x in offsets]
+    effects = [x.relative(Scale(sign)) for x in offsets]
     assert [effect for effect, _, _ in effects] == pytest.approx([0.415, -0.05, 0.0], abs=0.04)
     assert all(low <= effect <= high for effect, low, high in effects)
     assert effects[2] == (0.0, 0.0, 0.0)
@@ -93,7 +94,7 @@ def test_a_machine_is_judged_only_after_it_has_measured_both_ends():
 
 def test_a_machine_that_shares_no_position_is_not_judged():
     events = [*ends({"a": 1.0, "b": 1.0, "c": 1.0}), Measured(5, "search", (300.0,), slot="d/0", machine="d")]
-    offsets = machine_offsets(events, 9, 1)
+    offsets = machine_offsets(events, 9, Scale())
     assert math.isinf(offsets[-1].error)
     assert outlying_machines(offsets) == ()
 
@@ -121,7 +122,7 @@ FLEET = {"a": 1.0, "b": 1.06, "c": 0.95, "d": 1.02}
 
 
 def told(events):
-    return [x.machine for x in ends_by_machine(launches(tuple(events), 1), 9, 0.02) if x.is_told]
+    return [x.machine for x in ends_by_machine(launches(tuple(events), Scale()), 9, 0.02) if x.is_told]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -130,7 +131,7 @@ def test_a_step_that_one_machine_alone_shows_is_told(seed):
     assert told(events) == ["b"]
     assert told(ends(FLEET, rounds=3, seed=seed)) == [], "all have it"
     assert told(ends(FLEET, step=1.0, rounds=3, seed=seed)) == [], "none has it"
-    (there,) = [x for x in ends_by_machine(launches(tuple(events), 1), 9, 0.02) if x.machine == "b"]
+    (there,) = [x for x in ends_by_machine(launches(tuple(events), Scale()), 9, 0.02) if x.machine == "b"]
     assert there.there.low < 0.1 < there.there.high
     assert -0.03 < there.elsewhere.low < there.elsewhere.high < 0.03
     assert there.others == ("a", "c", "d")
@@ -138,15 +139,15 @@ def test_a_step_that_one_machine_alone_shows_is_told(seed):
 
 def test_one_pair_tells_nothing_and_asks_for_more():
     events = ends(FLEET, only="b", step=1.2)
-    rows = {x.machine: x for x in ends_by_machine(launches(tuple(events), 1), 9, 0.02)}
+    rows = {x.machine: x for x in ends_by_machine(launches(tuple(events), Scale()), 9, 0.02)}
     assert not any(x.is_told for x in rows.values())
     assert [name for name, x in rows.items() if x.is_doubtful] == ["b"]
 
 
 def test_machines_without_both_ends_are_left_out():
     events = [x for x in ends(FLEET) if x.machine != "d" or x.index == 0]
-    assert {x.machine for x in ends_by_machine(launches(tuple(events), 1), 9, 0.02)} == {"a", "b", "c"}
-    assert ends_by_machine(launches(tuple(ends({"a": 1.0})), 1), 9, 0.02) == ()
+    assert {x.machine for x in ends_by_machine(launches(tuple(events), Scale()), 9, 0.02)} == {"a", "b", "c"}
+    assert ends_by_machine(launches(tuple(ends({"a": 1.0})), Scale()), 9, 0.02) == ()
 
 
 PLAN = Plan(n=9)

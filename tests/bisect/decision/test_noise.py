@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from perfbisect.bisect.decision.decide import beliefs
 from perfbisect.bisect.decision.model import Measured, Plan
 from perfbisect.bisect.decision.noise import launches, run_order_effects, slot_offsets
+from perfbisect.stats.two_sample import Scale
 
 
 def made(rng: np.random.Generator, count: int, runs: int, shift: float, sigma: float) -> list[np.ndarray]:
@@ -46,7 +47,7 @@ def test_launches_of_one_and_of_two_runs_stand_on_one_level():
         logs = level + rng.normal(0.0, 0.004, runs)
         logs[1:] -= 0.08
         events.append(Measured(index, "search", tuple(np.exp(logs))))
-    data = launches(tuple(events), 1)
+    data = launches(tuple(events), Scale())
     good = np.mean([x.center for x in data if x.index == 0])
     middle = np.mean([x.center for x in data if x.index == 4])
     assert middle - good == pytest.approx(0.0, abs=0.01)
@@ -116,12 +117,12 @@ def test_launches_are_freed_of_their_slot():
         *(measured(i, 2 * v, "b") for i, v in ((9, 120.0), (0, 100.0))),
         *(measured(i, 3 * v, "c") for i, v in ((0, 100.0), (5, 120.0), (9, 120.0))),
     )
-    made = launches(events, 1)
+    made = launches(events, Scale())
     levels = {0: math.log(100), 9: math.log(120), 5: math.log(120)}
     for launch in made:
         assert launch.center == pytest.approx(levels[launch.index], abs=0.02)
         assert (launch.offset_se == 0) == (launch.slot == "a")
-    alone = launches((*events[:4], measured(5, 360.0, "c")), 1)
+    alone = launches((*events[:4], measured(5, 360.0, "c")), Scale())
     assert math.isinf(alone[-1].offset_se)
 
 
@@ -191,8 +192,8 @@ def test_launches_of_a_search_know_their_machine():
         for i, v in ((0, 100.0 * speed), (9, 120.0 * speed))
     ]
     levels = {0: math.log(100), 9: math.log(120)}
-    for launch in launches(tuple(events), 1):
+    for launch in launches(tuple(events), Scale()):
         assert launch.center == pytest.approx(levels[launch.index], abs=0.012)
-    one = launches(tuple(replace(event, machine="one") for event in events), 1)
-    none = launches(tuple(replace(event, machine="") for event in events), 1)
+    one = launches(tuple(replace(event, machine="one") for event in events), Scale())
+    none = launches(tuple(replace(event, machine="") for event in events), Scale())
     assert tuple(replace(launch, machine="") for launch in one) == none

@@ -19,6 +19,7 @@ from perfbisect.bisect.decision.beliefs import (
 from perfbisect.bisect.decision.model import USUAL_NOISE, Measured, NoisePrior
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
+from perfbisect.stats.two_sample import Scale
 from tests.long import mostly_long
 
 MIN_EFFECT = 0.02
@@ -87,7 +88,7 @@ CASES = {
 def test_agrees_with_brute_force(name, noise):
     events = tuple(Measured(i, "search", tuple(float(v) for v in values)) for i, values in CASES[name])
     weights = prior_weights(3, (0, 1, 2, 1))
-    posterior = compute_posterior(launches(events, 1), weights, MIN_EFFECT, prior=noise)
+    posterior = compute_posterior(launches(events, Scale()), weights, MIN_EFFECT, prior=noise)
     expected = brute_force(events, weights, noise=noise)
     assert posterior.none == pytest.approx(expected[0], abs=0.01)
     assert posterior.p[1:] == pytest.approx(expected[1:], abs=0.01)
@@ -180,14 +181,14 @@ def histories(draw):
 def test_order_units_and_direction_do_not_matter(history, random, factor):
     n, events = history
     weights = prior_weights(n, None)
-    posterior = compute_posterior(launches(tuple(events), 1), weights, MIN_EFFECT)
+    posterior = compute_posterior(launches(tuple(events), Scale()), weights, MIN_EFFECT)
     assert posterior.p.sum() + posterior.none == pytest.approx(1)
     shuffled = list(events)
     random.shuffle(shuffled)
     flipped = [Measured(e.index, e.purpose, tuple(1 / v for v in e.values)) for e in events]
     scaled = [Measured(e.index, e.purpose, tuple(factor * v for v in e.values)) for e in events]
     for other, sign in ((shuffled, 1), (flipped, -1), (scaled, 1)):
-        same = compute_posterior(launches(tuple(other), sign), weights, MIN_EFFECT)
+        same = compute_posterior(launches(tuple(other), Scale(sign)), weights, MIN_EFFECT)
         assert same.p == pytest.approx(posterior.p, abs=1e-6)
         assert same.none == pytest.approx(posterior.none, abs=1e-6)
         assert (same.sigma, same.tau) == pytest.approx((posterior.sigma, posterior.tau), rel=1e-5)
@@ -196,7 +197,7 @@ def test_order_units_and_direction_do_not_matter(history, random, factor):
 @pytest.mark.parametrize("values", [(), (1.0, 0.0), (-1.0,), (math.nan,), (math.inf, 1.0)])
 def test_values_are_positive_and_finite(values):
     with pytest.raises(ValueError, match="position 3: values must be positive and finite"):
-        launches((Measured(3, "search", values),), 1)
+        launches((Measured(3, "search", values),), Scale())
 
 
 def test_the_leading_set_adds_up_its_members():

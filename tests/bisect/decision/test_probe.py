@@ -18,6 +18,7 @@ from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.probe import between, candidates, information, left_over, probe, testable
 from perfbisect.bisect.decision.state import observed_prices
 from perfbisect.model.attempt import Costs
+from perfbisect.stats.two_sample import Scale
 
 testable.__test__ = False
 
@@ -161,7 +162,7 @@ def test_the_best_number_of_runs_is_the_cheapest_precision(launch, run, sigma, t
 def range_posterior(n=12, step=0.2, noise=0.02):
     values = {0: (100.0, 100 * (1 + noise)), n: (100 * (1 + step), 100 * (1 + step + noise))}
     events = tuple(Measured(i, "end", values[i]) for i in (0, n, n, 0))
-    return compute_posterior(launches(events, 1), prior_weights(n, None), 0.02)
+    return compute_posterior(launches(events, Scale()), prior_weights(n, None), 0.02)
 
 
 def bits(p_yes_given_world, worlds):
