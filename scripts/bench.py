@@ -324,7 +324,8 @@ def bisected(folder: Path, positions: int) -> tuple[Job, BisectPlan]:
     cell = load_cell(str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"))
     world, watch = World(changes, slow=positions * 2 // 3, factor=1.2), Watch()
     plan = make_plan(
-        cell=cell, history=History(changes), builder=FakeBuilder(), metric=resolve_metric(cell, None),
+        BisectPlan, cell=cell, history=History(changes),
+        builder=FakeBuilder(), metric=resolve_metric(cell, None),
         setting=MeasurementConfig(environment="fake:it"), budget=900.0, costs=Costs(4.0, 3.0, 1.5),
     )  # fmt: skip
     job = Jobs(folder).new(BEGAN, "be4c")

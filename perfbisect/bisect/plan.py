@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from packaging.utils import canonicalize_name
 from pydantic import FiniteFloat
@@ -52,39 +52,19 @@ class Position(PlanPart):
         return self.changes[0]
 
 
-class BisectPlan(BudgetedPlan):
-    """Position 0 is the earlier end, the last one the later; budget and costs are in minutes."""
+class RangePlan(BudgetedPlan):
+    """A search of a range: position 0 is the earlier end, the last one the later; costs are in minutes."""
 
-    noun: ClassVar[str] = "bisection"
-    verb: Literal["bisect"] = "bisect"
     positions: tuple[Position, ...]
     budget: FiniteFloat
     max_runs: int
     costs: Costs
-    seed: int = 0
     direction: Direction = "regression"
     """Whether the later end is worse or better."""
-    all_steps: bool = False
-    confirm_revert: bool = False
-    """Measure the later end against itself without the culprit."""
     workers: int = 1
     """Concurrent launches, as typed."""
-    weights: str = ""
-    """The file of ``--weights``."""
-    prior: tuple[float, ...] | None = None
-    """Weights of the positions, from that file."""
     branch: Branch | None = None
     """Of a good end that is no ancestor of bad."""
-    noise: NoisePrior = USUAL_NOISE
-    """What the search assumes of it before any launch."""
-
-    @property
-    def merge_base(self) -> int | None:
-        """The position of the commit where good's branch begins."""
-        if self.branch is None:
-            return None
-        fork = self.branch.fork.id
-        return next((i for i, position in enumerate(self.positions) if position.change.id == fork), None)
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -103,6 +83,31 @@ class BisectPlan(BudgetedPlan):
     def end_name(self, index: int) -> str:
         """What the user calls the end at a position."""
         return end_names(self.direction)[index > 0]
+
+    @property
+    def merge_base(self) -> int | None:
+        """The position of the commit where good's branch begins."""
+        if self.branch is None:
+            return None
+        fork = self.branch.fork.id
+        return next((i for i, position in enumerate(self.positions) if position.change.id == fork), None)
+
+
+class BisectPlan(RangePlan):
+    """A search for the step of a metric."""
+
+    noun: ClassVar[str] = "bisection"
+    verb: Literal["bisect"] = "bisect"
+    seed: int = 0
+    all_steps: bool = False
+    confirm_revert: bool = False
+    """Measure the later end against itself without the culprit."""
+    weights: str = ""
+    """The file of ``--weights``."""
+    prior: tuple[float, ...] | None = None
+    """Weights of the positions, from that file."""
+    noise: NoisePrior = USUAL_NOISE
+    """What the search assumes of it before any launch."""
 
     @property
     def search(self) -> Plan:
@@ -136,7 +141,11 @@ def prior_of_noise(metric: MetricRef, noise: Noise) -> NoisePrior:
     return NoisePrior(max(USUAL_NOISE.runs, noise.runs), max(USUAL_NOISE.launches, noise.launches))
 
 
+RangePlanT = TypeVar("RangePlanT", bound=RangePlan)
+
+
 def make_plan(
+    kind: type[RangePlanT],
     *,
     cell: Cell,
     history: History,
@@ -148,7 +157,7 @@ def make_plan(
     deploy: DeployText | None = None,
     weigh: Callable[[Sequence[Position]], tuple[float, ...]] | None = None,
     **options: Any,
-) -> BisectPlan:
+) -> RangePlanT:
     """Merge neighbours with one environment and skip what cannot be built; ``options``: more of the plan.
 
     Raises:
@@ -165,7 +174,9 @@ def make_plan(
         "positions": positions,
         "crossings": crossings(positions),
     }
-    plan = BisectPlan(
+    if weigh is not None:
+        options["prior"] = weigh(positions)
+    plan = kind(
         cell=cell_data(cell),
         digest=cell.digest,
         setting=setting,
@@ -179,7 +190,6 @@ def make_plan(
             *builder.notes(),
             *price.notes(),
         ),
-        prior=weigh(positions) if weigh is not None else None,
         **options,
     )
     for index in (0, plan.last):
@@ -198,7 +208,7 @@ def make_plan(
     return plan
 
 
-def require_first_launch(plan: BisectPlan) -> None:
+def require_first_launch(plan: RangePlan) -> None:
     """Require that the budget holds the first launch: without one there is no outcome.
 
     Raises:

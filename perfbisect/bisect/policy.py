@@ -208,9 +208,10 @@ def _broken(
     if any(x.outcome == "measured" for x in same) or (launch.built and tries < 2 * MAX_END_SKIPS):
         return None
     end, change = plan.end_name(launch.position), plan.positions[launch.position].change
+    since_when = plan.setting.request.failure_line if end == "bad" and launch.built else ""
     return (
         f"the {end} end {change.short}",
-        f"choose another --{end}; `git log {change.short}` shows its neighbours",
+        since_when or f"choose another --{end}; `git log {change.short}` shows its neighbours",
     )
 
 

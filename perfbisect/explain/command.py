@@ -15,6 +15,7 @@ from perfbisect.commands.workspace import Workspace
 
 @prints(
     "perfbisect.explain.report:ExplainDocument",
+    "perfbisect.explain.failure:FailureExplanation",
     "perfbisect.explain.profile_job:ProfileDocument",
     "perfbisect.explain.plans:ProfilePlanDocument",
     "perfbisect.explain.hunk_job:HunksDocument",
@@ -26,7 +27,8 @@ class ExplainRequest(JobOptions):
 
     Compares culprit and parent, or A and B: time in the queue, in prefill, a decode step and outside the
     engine core, iterations, cache hits, CPU time of the processes, and what the engines log differently.
-    Starts nothing. Without ID: the only unfinished job.
+    Starts nothing. Without ID: the only unfinished job. Of a search for a failure: the end of the log, and
+    the lines of the commit that its traceback names.
 
     --profile and --hunks start a job of their own, which resume, status, stop and report know. --profile
     launches each side under load with py-spy and the torch profiler, and says whether what grew stands in the

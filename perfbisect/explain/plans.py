@@ -24,6 +24,7 @@ from perfbisect.errors import UsageError
 from perfbisect.experiments.compare import ComparePlan, read_comparison
 from perfbisect.experiments.dry_run import LaunchPlanDocument
 from perfbisect.experiments.measure import SidePlan
+from perfbisect.explain.failure import FailureExplanation, explain_failure
 from perfbisect.explain.hunk_plan import (
     HunksPlan,
     HunksPlanDocument,
@@ -96,13 +97,14 @@ def measured_sides(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
     )
 
 
-_EXPLAINED: Final[Mapping[str, Callable[[Any], ExplainDocument]]] = {
+_EXPLAINED: Final[Mapping[str, Callable[[Any], ExplainDocument | FailureExplanation]]] = {
     "bisect": explain_bisection,
     "compare": explain_comparison,
+    "failure": explain_failure,
 }
 
 
-def explain_launches(job: Job) -> ExplainDocument:
+def explain_launches(job: Job) -> ExplainDocument | FailureExplanation:
     """What the launches of a job say, finished or not.
 
     Raises:

@@ -12,7 +12,7 @@ from perfbisect.clients import CLIENTS
 from perfbisect.common.secret_references import hide_literals, references
 from perfbisect.jobs.documents import CommandsDocument
 from perfbisect.jobs.plans import EXAMPLE, MeasurementConfig
-from perfbisect.jobs.requests import RequestRecord
+from perfbisect.jobs.requests import ONCE, RequestRecord
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -26,9 +26,6 @@ _ENGINE_FOLDER = f"${{{_ENGINE}}}"
 
 _REPEATABLE = ("compare", "verify", "check")
 """Commands that can be repeated with a larger budget."""
-
-_ONCE = ("json", "full", "quiet", "detach", "dry_run", "expect_workload")
-"""Options that a repeated command does not have; the workload was checked, and the cell is the same."""
 
 
 def commands_document(
@@ -129,7 +126,7 @@ def repeat_command(setting: MeasurementConfig, option: str, value: str) -> str |
     asked = setting.request
     if asked.verb not in _REPEATABLE:
         return None
-    kept = {name: texts for name, texts in asked.options.items() if name not in (*_ONCE, option)}
+    kept = {name: texts for name, texts in asked.options.items() if name not in (*ONCE, option)}
     return replace(asked, options=kept | {option: (value,)}).line
 
 

@@ -14,6 +14,7 @@ from perfbisect.common.checked import InnerPath, Quantity, Seconds, Token, first
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.measure.attempt import from_dict
+from perfbisect.measure.executor import PhaseLimits
 from perfbisect.model.attempt import Attempt, Failure, Purpose, key, provenance_differences
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -43,6 +44,8 @@ class LaunchRequest:
     """The change of the next launch, if both are a pair."""
     trial: tuple[int, ...] = ()
     """The A/B of a search that it is made for, as the search writes it."""
+    time_limits: PhaseLimits | None = None
+    """None: the job's."""
 
 
 @dataclass(frozen=True)

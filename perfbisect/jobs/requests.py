@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+ONCE = ("json", "full", "quiet", "detach", "dry_run", "expect_workload")
+"""Options that a repeated command does not have; the workload was checked, and the cell is the same."""
+
+STEP_OPTIONS = ("metric", "direction", "all_steps", "weights", "confirm_revert", "min_effect")
+"""Options of a bisection that speak of a metric's step."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,14 @@ class RequestRecord:
             option = f"--{name.replace('_', '-')}"
             words += [word for text in texts for word in (option, text)] or [option]
         return shlex.join(words)
+
+    @property
+    def failure_line(self) -> str:
+        """The command that finds since when a bisection's bad end fails; empty where another began it."""
+        if self.verb != "bisect" or "direction" in self.options:
+            return ""
+        kept = {name: texts for name, texts in self.options.items() if name not in (*ONCE, *STEP_OPTIONS)}
+        return replace(self, options=kept | {"find": ("failure",)}).line
 
 
 NO_REQUEST: Final = RequestRecord()

@@ -156,7 +156,7 @@ def record_start(
         order.runs,
         order.purpose,
         folder,
-        tools.limits,
+        order.time_limits or tools.limits,
         token=token,
         slot=slot if slot.name else None,
         measured_before=_measured(journal, cell, order.change),

@@ -21,10 +21,12 @@ from perfbisect.measure import faults
 from perfbisect.measure.attempt import plain
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
+from perfbisect.model.trace import Trace
 from perfbisect.redaction import redacted, redacted_argv
 from perfbisect.serving.eras import ERAS
 from perfbisect.system import clock, logs, ports
 from perfbisect.system.files import scratch_folder
+from perfbisect.system.http import NoAnswerError
 from perfbisect.system.processes import OwnedProcess
 
 END_OF_LOG = 32768
@@ -127,7 +129,12 @@ class AttemptRecord:
         row = self.classifier.row(error, self.phase, text)
         reason = self.classifier.reason(error, self.phase, text)
         log = getattr(error, "where", None) or str(self.log)
-        self.failure = Failure(self.phase, row.fault, reason, log, row.code)
+        # An old error in the log of a server that hangs is not why it hangs.
+        is_going = server is not None and server.exited() is None
+        is_silent = is_going and (self.phase == "launch" or isinstance(error.__cause__, NoAnswerError))
+        is_hang = is_silent or row.code == "server_hung"
+        trace = None if is_hang else Trace.read(logs.text_of(Path(log), END_OF_LOG))
+        self.failure = Failure(self.phase, row.fault, reason, log, row.code, trace)
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
 

@@ -16,6 +16,7 @@ from perfbisect.errors import FaultCode
 from perfbisect.model.counters import RunCounters
 from perfbisect.model.launch_facts import counted_value, launch_value
 from perfbisect.model.metric import METRICS, MetricRef
+from perfbisect.model.trace import Trace, constant_text
 
 Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
 
@@ -42,15 +43,32 @@ class Costs:
     run: float = 1.5
 
 
+_MOMENTS: Mapping[Phase, str] = {
+    "build": "import",
+    "launch": "start",
+    "first_request": "first request",
+    "warm": "under load",
+    "bench": "under load",
+}
+"""When a launch failed; whether a crash under load comes in the discarded run or later is chance."""
+
+
 @dataclass(frozen=True)
 class Failure:
-    """Why an attempt has no measurement, or not all of them."""
+    """Why an attempt has no measurement, or not all of them. ``trace``: the error that its log names."""
 
     phase: Phase
     fault: Fault
     reason: str
     log: str = ""
     code: FaultCode | None = None
+    trace: Trace | None = None
+
+    @property
+    def signature(self) -> str:
+        """When and how it failed, without what differs between launches: equal for the same failure."""
+        how = self.trace.signature if self.trace else constant_text(self.reason)
+        return f"{_MOMENTS.get(self.phase, self.phase)}: {how}"
 
 
 @dataclass(frozen=True)

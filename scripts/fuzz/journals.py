@@ -70,6 +70,7 @@ def _made(folder: Path) -> list[_Sample]:
 
 def _bisect_plan(world: World) -> BisectPlan:
     return make_plan(
+        BisectPlan,
         cell=cell(),
         history=History(world.changes),
         builder=FakeBuilder(),

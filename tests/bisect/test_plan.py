@@ -158,7 +158,8 @@ def test_a_cell_that_reads_differently_now_is_refused(plan_for: MakePlan) -> Non
 def test_costs_and_seed_reach_the_core() -> None:
     changes = history(3)
     made = make_plan(
-        cell=cell(), history=changes, builder=FakeBuilder(), metric=parse_metric("output_throughput"),
+        BisectPlan, cell=cell(), history=changes,
+        builder=FakeBuilder(), metric=parse_metric("output_throughput"),
         setting=SETTING, budget=90.0, seed=7,
     )  # fmt: skip
     question = made.search

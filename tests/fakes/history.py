@@ -93,6 +93,7 @@ def make_history(
     compiled: Collection[int] = (),
     hostile: int | None = None,
     faults: Mapping[int, str] | None = None,
+    since: Mapping[int, str] | None = None,
     pace: Mapping[str, float] | None = None,
     checkout: bool = True,
 ) -> PretendHistory:
@@ -107,6 +108,7 @@ def make_history(
     :param compiled: positions that change ``csrc/``; the next commit takes it back.
     :param hostile: position whose subject is HOSTILE_SUBJECT.
     :param faults: position -> fault list of that commit alone.
+    :param since: position -> fault list of that commit and all after it.
     :param pace: values of ``vllm/pace.py`` for the whole history, by name.
     """
     writer = HistoryWriter(path)
@@ -140,6 +142,11 @@ def make_history(
         elif position in compiled:
             subject = "[Kernel] Add faster"
             changes["csrc/ops.cpp"], undo["csrc/ops.cpp"] = kernel.replace(b"a + b", b"b + a"), kernel
+        elif since and position in since:
+            subject = "[Core] Tidy the start"
+            line = b'FAULT = "%s"' % since[position].encode()
+            clean["vllm/faults.py"] = re.sub(rb'^FAULT = ".*"$', line, clean["vllm/faults.py"], flags=re.M)
+            changes["vllm/faults.py"] = clean["vllm/faults.py"]
         elif faults and position in faults:
             subject = f"[Misc] Misbehave at {position}"
             undo["vllm/faults.py"] = clean["vllm/faults.py"]

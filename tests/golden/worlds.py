@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from perfbisect.bisect.failure.job import FAILURE
 from perfbisect.bisect.job import BISECT, amend
-from perfbisect.bisect.plan import make_plan
+from perfbisect.bisect.plan import BisectPlan, make_plan
 from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.experiments.check import CHECK, level_of_job
@@ -28,6 +29,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Costs, Failure
 from perfbisect.model.change import Change, History
 from perfbisect.model.metric import parse_metric
+from tests.bisect.failures import crashes, failure_plan
 from tests.bisect.test_machines import SPEEDS, fleet
 from tests.bisect.test_machines import world_of as fleet_world
 from tests.bisect.test_revert import taken
@@ -66,6 +68,7 @@ def _bisection(
     def make(folder: Path) -> Job:
         measured, watch = cell(), Watch()
         plan = make_plan(
+            BisectPlan,
             cell=measured,
             history=History(world.changes),
             builder=builder or FakeBuilder(),
@@ -85,6 +88,24 @@ def _bisection(
                 amend(job, watch.tools(world), Amendment(**change))
             with job.held():
                 run_experiment(BISECT, job, watch.tools(world, **tools or {}))
+        return job
+
+    return make
+
+
+def _failure(world: World, *, cut: int = 0, builder: FakeBuilder | None = None) -> Callable[[Path], Job]:
+    """A search for a failure; ``cut``: the launch at which the power is cut once."""
+
+    def make(folder: Path) -> Job:
+        job, watch = _job(folder, failure_plan(world, builder)), Watch()
+        fault = world.fault
+        if cut:
+            world.fault = lambda n, request: PowerCut() if n == cut else fault(n, request)
+            with suppress(PowerCut), job.held():
+                run_experiment(FAILURE, job, watch.tools(world))
+            world.fault = fault
+        with job.held():
+            run_experiment(FAILURE, job, watch.tools(world))
         return job
 
     return make
@@ -192,6 +213,14 @@ WORLDS: Mapping[str, Callable[[Path], Job]] = {
     ),
     "bisect-fleet": _bisection(fleet_world(SPEEDS), tools={"slots": fleet("a", "b", "odd", "c")}),
     "bisect-reverted": _bisection(revert_world(), confirm_revert=True, tools={"revert": taken}),
+    "failure-found": _failure(World(TWELVE, None, fault=crashes(7)), cut=4),
+    "failure-narrowed": _failure(
+        World(TWELVE, None, fault=crashes(7, other=(5, 6))),
+        builder=FakeBuilder(refused={TWELVE[8].id: Refusal("csrc differs from the wheel's")}),
+    ),
+    "failure-not-reproduced": _failure(World(TWELVE, None)),
+    "failure-good-fails": _failure(World(TWELVE, None, fault=crashes(7, other=(0,)))),
+    "failure-inconclusive": _failure(World(TWELVE, None, fault=crashes(7, chance=(2, 5)))),
     "hunks": _hunks(),
     "hunks-budget": _hunks(budget=6.0),
     "profile": _profile,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.bisect.job import BISECT
-from perfbisect.bisect.plan import make_plan
+from perfbisect.bisect.plan import BisectPlan, make_plan
 from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
@@ -216,7 +216,7 @@ class Place:
         if not job.journal.exists():
             line, _ = commit_history(self.repository, ranked.good, ranked.bad)
             plan = make_plan(
-                cell=served, history=line, builder=FakeBuilder(), budget=minutes,
+                BisectPlan, cell=served, history=line, builder=FakeBuilder(), budget=minutes,
                 metric=resolve_metric(served, ranked.alert.metric), setting=night.setting,
             )  # fmt: skip
             write_plan(job, plan, tools.clock)

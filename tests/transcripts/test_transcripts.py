@@ -47,6 +47,14 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "CULPRIT": str(history.culprit),
             "CULPRIT_SHORT": str(history.culprit)[:12],
         }
+    if "{FAILING}" in text:
+        failing = make_history(tmp_path / "failing", commits=6, slow=None, since={3: "exit1"})
+        names |= {
+            "FAILING": str(failing.path),
+            "FAILING_GOOD": failing.good,
+            "FAILING_BAD": failing.bad,
+            "FAILING_SHORT": failing.commits[3][:12],
+        }
     if "{CHECKOUT}" in text:
         checkouts.vllm(tmp_path / "vllm")
         names["CHECKOUT"] = str(tmp_path / "vllm")
