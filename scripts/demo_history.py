@@ -203,8 +203,44 @@ def broken(source: str) -> str:
     return f"{source.rstrip()}\n\n{line}\n"
 
 
-def make(site_packages: Path, path: Path, *, commits: int, places: Places, share: float = SHARE) -> Demo:
-    """Write the repository; ``commits`` counts those after the release."""
+FAILURES = {
+    "start": ("__init__", 'raise ValueError(f"no room for 3 tables of {kv_cache_config.num_blocks} blocks")'),
+    "load": (
+        "schedule",
+        'self._steps = getattr(self, "_steps", 0) + 1\n'
+        "        if self._steps > 40:\n"
+        '            raise RuntimeError(f"step {self._steps} has no place in the table")',
+    ),
+    "hang": ("schedule", "while self.waiting:\n            time.sleep(1.0)"),
+}
+"""Kind of failure -> the method of the scheduler that brings it, and its new first lines."""
+
+
+def failing(source: str, kind: str) -> str:
+    """The scheduler with one of the failures."""
+    method, text = FAILURES[kind]
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and node.name == "Scheduler":
+            found = next(x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == method)
+            at = found.body[0].lineno - 1
+            return "".join([*lines[:at], f"        {text}\n", *lines[at:]])
+    raise SystemExit(f"{SCHEDULER} is not the one this demonstration knows: no class Scheduler")
+
+
+def make(
+    site_packages: Path,
+    path: Path,
+    *,
+    commits: int,
+    places: Places,
+    share: float = SHARE,
+    failure: str = "",
+) -> Demo:
+    """Write the repository; ``commits`` counts those after the release.
+
+    ``failure``: what the planted commit brings in place of slowness, by its kind.
+    """
     files = package_files(site_packages)
     writer = HistoryWriter(path)
     writer.commit("Import the released package", {**BUILD_FILES, **files})
@@ -215,7 +251,8 @@ def make(site_packages: Path, path: Path, *, commits: int, places: Places, share
         mend = {}
         if position == places.planted:
             subject, target = "[Core] Check block accounting after each step", SCHEDULER
-            edited = slow(files[target].decode(), share)
+            source = files[target].decode()
+            edited = failing(source, failure) if failure else slow(source, share)
         elif position == places.broken:
             subject, target = "[Refactor] Move the environment overrides", BROKEN
             edited = broken(files[target].decode())
