@@ -131,7 +131,7 @@ class FleetMachineDocument(Document):
     out_of_use: str = ""
 
 
-class RangeResult(RangeDocument, MeasuredDocument):
+class RangeSearchResult(RangeDocument, MeasuredDocument):
     """What the results of searches of a range have in common."""
 
     reproduce: CommandsDocument
@@ -143,7 +143,7 @@ class RangeResult(RangeDocument, MeasuredDocument):
     """Changes that only the good end's own branch has, where the cause is between it and the merge base."""
 
 
-class BisectResult(RangeResult):
+class BisectResult(RangeSearchResult):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {

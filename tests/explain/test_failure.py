@@ -40,7 +40,7 @@ def diff(tmp_path: Path) -> CommitDiff:
         ((TraceLine("eng/a.py", 8, "second"),), [("7-8", "line"), ("2", "file")]),
         ((TraceLine("eng/a.py", 6, "second"),), [("7-8", "function"), ("2", "file")]),
         ((TraceLine("eng/a.py", 2, "first"), TraceLine("lib.py", 1, "f")), [("2", "line"), ("7-8", "file")]),
-        ((TraceLine("/work/repo/python/eng/a.py", 99, "third"),), [("2", "file"), ("7-8", "file")]),
+        ((TraceLine("/src/repo/python/eng/a.py", 99, "third"),), [("2", "file"), ("7-8", "file")]),
         ((TraceLine("eng/b.py", 8, "second"), TraceLine("x/other.py", 8, "second")), []),
         ((), []),
     ],

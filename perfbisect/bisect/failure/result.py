@@ -18,7 +18,7 @@ from perfbisect.bisect.failure.search import (
     SearchPurpose,
 )
 from perfbisect.bisect.result import (
-    RangeResult,
+    RangeSearchResult,
     SkipDocument,
     position_documents,
     skip_documents,
@@ -93,7 +93,7 @@ class FailureFinding(Document):
         )
 
 
-class FailureResult(RangeResult):
+class FailureResult(RangeSearchResult):
     """How a search for a failure ended, or how far it is.
 
     ``failure``: the one that is searched for; ``others``: what else failed; ``parent`` served last.
