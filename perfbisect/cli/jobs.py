@@ -81,10 +81,10 @@ class ResumeRequest(JobOptions):
                         next_step=f"perfbisect resume {job.id}, without options",
                     )
                 judged = resolve_metric(cell, self.metric) if self.metric is not None else None
-                if judged is not None and plan.setting.for_metrics((judged,)) != plan.setting:
+                lack = plan.setting.lacks(judged) if judged is not None else ""
+                if lack:
                     raise UsageError(
-                        f"{judged} needs {judged.metric.caches} compile caches, and job {job.id} was planned "
-                        "without",
+                        f"{judged} needs {lack}, and job {job.id} was planned without",
                         next_step="start a new job",
                     )
                 plain = session.tools(workspace, plan.setting, builder, None)

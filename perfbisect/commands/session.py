@@ -169,6 +169,7 @@ class JobSession:
                 limits=interference.parse_limits(tolerated or os.environ.get(interference.VARIABLE, "")),
                 profile=load_profile(setting.machine),
                 caches=setting.caches,
+                exact=setting.exact,
             ),
             clock=now,
             wait=_waiter(self.job),

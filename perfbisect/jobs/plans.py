@@ -51,11 +51,13 @@ class MeasurementConfig(PlanPart):
     """The machines that measure, as typed; empty: this one."""
     caches: Caches = ""
     """What launches find in their compile caches, where a metric needs one or the other."""
+    exact: bool = False
+    """Load of others discards no launch: all metrics are exact."""
     request: RequestRecord = NO_REQUEST
     """What the command that began the job was asked for."""
 
     def for_metrics(self, metrics: Sequence[MetricRef]) -> MeasurementConfig:
-        """With the compile caches that launches of these metrics begin with.
+        """With what launches of these metrics need of compile caches and of an idle machine.
 
         Raises:
             UsageError: one needs filled caches and another empty ones.
@@ -67,7 +69,15 @@ class MeasurementConfig(PlanPart):
                 "with one or the other",
                 next_step="a job for each",
             )
-        return self.model_copy(update={"caches": next(iter(needed))}) if needed else self
+        exact = bool(metrics) and all(metric.metric.exact for metric in metrics)
+        return self.model_copy(update={"caches": next(iter(needed), self.caches), "exact": exact})
+
+    def lacks(self, metric: MetricRef) -> str:
+        """What launches of this configuration lack for a metric; empty if nothing."""
+        needed = self.for_metrics((metric,))
+        if needed.caches != self.caches:
+            return f"{needed.caches} compile caches"
+        return "launches without load of others" if self.exact and not needed.exact else ""
 
     @property
     def instrument(self) -> str:

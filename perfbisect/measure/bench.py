@@ -58,20 +58,24 @@ class InterferenceMonitor:
     smi: Smi
     devices: Sequence[Gpu]
     """All devices of the machine."""
+    exact: bool = False
+    """Nothing is measured that load could change."""
 
     @contextmanager
     def sample(self, *, measured: bool) -> Iterator[dict[str, Any]]:
         """Sample what happens meanwhile; the yielded facts are filled at its end.
 
-        What is not ``measured`` (a start, a warm run) is discarded for device conflicts only. A failure under
-        load is discarded, unless the server ended by itself with an error that load does not explain.
+        What is ``exact``, or not ``measured`` (a start, a warm run), is discarded for device conflicts only.
+        A failure under load is discarded, unless the server ended by itself with an error that load does not
+        explain.
 
         Raises:
             DiscardedRunError: a limit was exceeded, whether it succeeded or not.
         """
         # A start loads files and compiles: load of others delays it and changes no result; another process
         # on the device may.
-        limits = self.limits if measured else replace(UNJUDGED, device_memory=self.limits.device_memory)
+        is_judged = measured and not self.exact
+        limits = self.limits if is_judged else replace(UNJUDGED, device_memory=self.limits.device_memory)
         sampler = Sampler(self.ours, slot=self.slot, smi=self.smi, known=self.devices)
         facts: dict[str, Any] = {}
         try:
@@ -136,7 +140,7 @@ class BenchRuns:
             MachineError: another process listens on the port or used the machine.
             Interrupted: a stop was requested.
         """
-        is_measured = index > 0 and judged
+        is_measured = index > 0 and judged and not self.monitor.exact
         with self.monitor.sample(measured=is_measured) as sampled:
             run = self._run(name, index, seed)
         run = replace(run, facts={**run.facts, "sampled": sampled})

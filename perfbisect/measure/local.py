@@ -72,6 +72,7 @@ class LocalExecutor:
     environment, of which allowed variables are passed on. ``overlap``: import the client during the server's
     start. ``limits``: tolerated foreign load. ``profile``: the kind of machine. ``caches``: ``cold``: each
     launch has empty compile caches of its own; ``warm``: the first start of an environment is not measured.
+    ``exact``: the metrics do not depend on load, which discards no run.
     """
 
     builder: Builder
@@ -82,6 +83,7 @@ class LocalExecutor:
     limits: InterferenceLimits = UNJUDGED
     profile: Profile = CUDA
     caches: Caches = ""
+    exact: bool = False
     _complete: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
     """Cells (digest, variant) whose repositories are downloaded."""
     _versions: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, init=False, repr=False)
@@ -310,7 +312,9 @@ class LocalExecutor:
         try:
             with run() as owned:
                 server = Server(owned, endpoint, probes)
-                monitor = InterferenceMonitor(slot, self.limits, owned.charged, smi, profile.list_devices())
+                monitor = InterferenceMonitor(
+                    slot, self.limits, owned.charged, smi, profile.list_devices(), exact=self.exact
+                )
                 self._measure(record, server, monitor, env, sink, launched)
         finally:
             # Large, and no part of what a launch leaves.

@@ -208,6 +208,17 @@ def test_engine_that_ends_with_an_error_of_its_own_is_the_changes_on_a_busy_mach
     assert (failure(made).phase, failure(made).fault) == ("launch", "change")
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_load_discards_no_launch_of_exact_metrics(tmp_path: Path, exact: bool) -> None:
+    # Below what any machine has: each run is one under load.
+    limits = MachineLimits(foreign_cpu=-1.0)
+    made = attempt(tmp_path, limits_of_machine=limits, exact=exact)
+    if exact:
+        assert made.failure is None and len(made.runs) == 1
+    else:
+        assert made.failure is not None and "other work used" in made.failure.reason
+
+
 def test_limits_as_they_are_typed() -> None:
     assert parse_limits("") == MachineLimits()
     assert parse_limits("off") == UNJUDGED
