@@ -46,6 +46,7 @@ def show() -> CommandResult:
         better = "-" if row.neutral else row.direction
         source = row.source + (f": {row.fact}" if row.fact else "")
         source += f", since vLLM {row.since}" if row.since else ""
+        source += f" ({row.change})" if row.change else ""
         source += f", needs {row.needs}" if row.needs else ""
         if row.caches:
             source += f", compile caches {'empty' if row.caches == 'cold' else 'filled'}"

@@ -45,7 +45,8 @@ class Metric:
     clients report a distribution, so statistics (median, mean, p99) exist. ``guard``: watched, not optimised.
     ``neutral``: a property of requests or answers; neither more nor less is better, despite ``direction``.
     ``exact``: launches of one build agree, so that one launch tells its level. ``fact``: what is read at the
-    ``source``; of counters a ratio. ``since``: the first vLLM release that reports it, empty if all do.
+    ``source``; of counters a ratio. ``since``: the first vLLM release whose source reports it, empty if 0.4.1
+    does; ``change``: the pull request that brought it, empty where only the releases were compared.
     ``scheduled``: several processes must get a processor in turn before it ends, so that its noise is the
     machine's: a per cent where each has processors, a third where they share two.
     """
@@ -63,6 +64,7 @@ class Metric:
     source: Source = "client"
     fact: str = ""
     since: str = ""
+    change: str = ""
     needs: Need = ""
     caches: Caches = ""
     scheduled: bool = False
@@ -95,7 +97,7 @@ _counted = partial(Metric, source="engine counters")
 _drafts = partial(_counted, needs="speculative decoding")
 _logged = partial(Metric, source="engine log")
 _kv = partial(_logged, exact=True, needs="kv cache")
-_graphs = partial(_logged, since="0.6.4", needs="compilation")
+_graphs = partial(_logged, needs="compilation")
 _launch = partial(Metric, source="launch", fact="time to ready")
 _memory = partial(Metric, source="launch")
 
@@ -145,6 +147,7 @@ _ROWS = (
     _drafts(
         *("spec_decode_acceptance_rate", "share", "higher", 0.01, "share of draft tokens accepted"),
         fact="accepted_tokens / draft_tokens",
+        since="0.5.3",
         absolute=True,
     ),
     _drafts(
@@ -156,40 +159,53 @@ _ROWS = (
             "tokens of a draft's step, its own included",
         ),
         fact="1 + accepted_tokens / drafts",
+        since="0.8.5",
+        change="#16665",
     ),
     _counted(
         *("prefix_cache_hit_rate", "share", "higher", 0.02, "prefix-cache hit rate"),
         fact="prefix_hits / prefix_queries",
+        since="0.7.3",
         absolute=True,
         needs="prefix caching",
     ),
     _kv(
         *("kv_cache_tokens", "tokens", "higher", 0.01, "tokens that the KV cache holds"),
         fact="cache",
-        since="0.8",
+        since="0.8.0",
+        change="#13596",
     ),
     _kv(
         *("available_kv_memory", "GiB", "higher", 0.01, "memory for the KV cache"),
         fact="cache memory",
-        since="0.8",
+        since="0.9.1",
     ),
     _logged(
         *("model_memory", "GiB", "lower", 0.01, "memory of the model's weights"),
         fact="model memory",
-        since="0.4",
         exact=True,
+        # Workers of vLLM on a CPU do not log it.
+        needs="devices",
     ),
     _logged(
-        "weights_time", "s", "lower", 0.05, "time to load the weights", fact="weights time", since="0.7.3"
+        *("weights_time", "s", "lower", 0.05, "time to load the weights"),
+        fact="weights time",
+        since="0.8.0",
+        change="#14063",
     ),
     _graphs(
-        "graph_memory", "GiB", "lower", 0.02, "memory of captured graphs", fact="graph memory", exact=True
+        *("graph_memory", "GiB", "lower", 0.02, "memory of captured graphs"),
+        fact="graph memory",
+        since="0.6.4",
+        change="#10027",
+        exact=True,
     ),
     _graphs("graph_time", "s", "lower", 0.1, "time to capture graphs", fact="graph time"),
     _graphs(
         *("compile_time", "s", "lower", 0.05, "time of torch.compile with empty caches"),
         fact="compile time",
-        since="0.7",
+        since="0.6.5",
+        change="#11005",
         caches="cold",
     ),
     _launch("ready_time", "s", "lower", 0.05, "time to ready with filled compile caches", caches="warm"),
