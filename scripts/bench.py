@@ -6,7 +6,8 @@
 CPU seconds where a process is ours, not seconds by the clock: those are the neighbours' as well. Exits 1
 where a limit is passed.
 ``--real``: an interpreter that has vLLM, in place of the pretend engine, for the share of an attempt.
-``--omni``: instead, the seconds of a launch of the real vLLM-Omni server (:mod:`scripts.bench_omni`).
+``--omni``: instead, the seconds of a launch of the real vLLM-Omni server, without a limit
+(:mod:`scripts.bench_omni`).
 """
 
 from __future__ import annotations
