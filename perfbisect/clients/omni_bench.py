@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from perfbisect.clients.base import (
     NO_VALUES,
@@ -106,6 +107,7 @@ class OmniBench(Client):
             body["stream_format"] = _RAW_SOUND["stream_format"]
         return {
             "omni": True,
+            "tokenizer": cell.tokenizer or _own_tokenizer(cell.model),
             "extra-body": body or None,
             "ready-check-timeout-sec": 60,
             **reporting_options(requested, (*lowest, *cell.percentiles)),
@@ -238,6 +240,15 @@ def look_up_backend(cell: Cell) -> Backend:
     if found is None or problem:
         raise UsageError(f"cell {cell.name}: {problem}", field="backend")
     return found
+
+
+def _own_tokenizer(model: str) -> str:
+    """Where a model has its tokenizer: a pipeline of diffusers in a folder of its own."""
+    folder = Path(model)
+    tokenizer = folder / "tokenizer"
+    # A hub's name is not looked up here, and the client takes no folder within a repository.
+    is_pipeline = folder.is_absolute() and (folder / "model_index.json").is_file() and tokenizer.is_dir()
+    return str(tokenizer) if is_pipeline else model
 
 
 def _percentile_metrics(cell: Cell) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -61,6 +61,15 @@ class TestCommand:
         assert "--extra-body" not in argv(cell(CHAT))
         one = cell(CHAT, extra_body={"modalities": ["text", "audio"]})
         assert option(one, "--extra-body") == '{"modalities":["text","audio"]}'
+
+    def test_the_tokenizer_of_a_local_pipeline_is_in_its_own_folder(self, tmp_path: Path) -> None:
+        one = cell(IMAGE, model=str(tmp_path))
+        (tmp_path / "tokenizer").mkdir()
+        assert option(one, "--tokenizer") == str(tmp_path)
+        (tmp_path / "model_index.json").touch()
+        assert option(one, "--tokenizer") == f"{tmp_path}/tokenizer"
+        assert option(cell(IMAGE, model=str(tmp_path), tokenizer="org/t"), "--tokenizer") == "org/t"
+        assert option(cell(IMAGE, model="org/pipeline"), "--tokenizer") == "org/pipeline"
 
     def test_without_sound_no_shortest_answer_is_looked_for(self) -> None:
         silent = cell(CHAT, extra_body={"modalities": ["text"]})
