@@ -334,11 +334,12 @@ def import_cells(
 ) -> CommandResult:
     """Make cell files of a nightly's performance SPECs, one a workload, in a folder.
 
-    Reads vLLM-Omni's lists of servers, vLLM's serving and nightly tests and the recipes of its perf-eval
-    (YAML), recognized by content. Paired lists stay a ladder in one file; crossed lists become one ladder;
-    disabled workloads are counted; unsupported ones and what is not understood are listed with their line;
-    audio and text twins of one name become two files. Headline and guards suit the outputs. Baselines are
-    kept as known values. Existing files are replaced by cells that load.
+    Reads vLLM-Omni's lists of servers, vLLM's serving and nightly tests, the recipes of its perf-eval
+    (YAML), nightly cases of vllm-ascend and benchmark cases of tpu-inference, recognized by content.
+    Paired lists stay a ladder in one file; crossed lists become one ladder; disabled workloads are
+    counted; unsupported ones and what is not understood are listed with their line; audio and text twins
+    of one name become two files. Headline and guards suit the outputs. Baselines are kept as known
+    values. Existing files are replaced by cells that load.
 
     Variables that a pipeline sets and the machine are not part of a SPEC, and not of the cells.
 

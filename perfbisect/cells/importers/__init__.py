@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.cells.importers import perf_eval, vllm_ci, vllm_omni
+from perfbisect.cells.importers import perf_eval, tpu_inference, vllm_ascend, vllm_ci, vllm_omni
 from perfbisect.cells.importers.base import LONGEST_STEM, Specification, SpecificationFile, describe_value
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.text import line
 from perfbisect.common.yaml_source import parse
 from perfbisect.errors import LocatedError
 
-_FORMS = (
-    "vLLM-Omni's list of servers (test_name, server_params, benchmark_params), vLLM's serving tests "
-    "(test_name, server_parameters, client_parameters; in a list, or under tests with defaults), its "
-    "nightly tests (common_parameters, vllm_server_parameters), or a recipe of perf-eval (vllm, vllm_bench)"
-)
+_IMPORTERS = (vllm_omni, vllm_ci, perf_eval, vllm_ascend, tpu_inference)
+"""Each reads the documents that it takes, and says their form in a few words."""
 
 
 def read_specification(source: SpecificationFile) -> Specification:
@@ -40,27 +36,21 @@ def read_specification(source: SpecificationFile) -> Specification:
 
 
 def _read(source: SpecificationFile, document: object) -> Specification:
-    if isinstance(document, Mapping) and {"vllm", "vllm_bench"} & set(document):
-        return perf_eval.read_recipe(source, document)
-    if isinstance(document, Mapping) and "tests" in document:
-        return vllm_ci.read_tests(source, document)
-    entries = document if isinstance(document, list) else []
-    names = {name for entry in entries if isinstance(entry, Mapping) for name in entry}
-    if names & {"server_parameters", "client_parameters"}:
-        return vllm_ci.read_tests(source, {"tests": entries}, at="")
-    if names & {"server_params", "benchmark_params"}:
-        return vllm_omni.read_servers(source, entries)
-    if "common_parameters" in names:
-        return vllm_ci.read_nightly(source, entries)
-    if "parameters" in names and names <= set(vllm_ci.OFFLINE_KEYS):
-        why = "it measures the engine without a server (vllm bench latency or throughput)"
-        return Specification(left_out={f"[{i}]": why for i in range(len(entries))})
-    raise source.wrong("", f"is of no form that is known: {describe_value(document)}", _FORMS)
+    for importer in _IMPORTERS:
+        if importer.takes(document):
+            found: Specification = importer.read(source, document)
+            return found
+    forms = ", ".join(importer.FORM for importer in _IMPORTERS)
+    raise source.wrong("", f"is of no form that is known: {describe_value(document)}", forms)
 
 
 def _document(source: SpecificationFile) -> object:
     if source.path.suffix in (".yaml", ".yml"):
-        return parse(source.text, Path(source.file)).data
+        try:
+            return parse(source.text, Path(source.file)).data
+        except LocatedError:
+            # Specifications may share parts by merge keys, which a cell cannot.
+            return parse(source.text, Path(source.file), foreign=True).data
     try:
         return parse_json(source.text)
     except json.JSONDecodeError as error:

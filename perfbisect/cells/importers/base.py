@@ -138,6 +138,12 @@ def write_cell(folder: Path, imported: ImportedCell) -> Path:
     return path
 
 
+def entry_keys(document: object) -> set[object]:
+    """The keys of the entries of a list; none of another document."""
+    entries = document if isinstance(document, list) else []
+    return {name for entry in entries if isinstance(entry, Mapping) for name in entry}
+
+
 def sampling_fields(given: Mapping[str, Any]) -> dict[str, object]:
     """The options of a client that are keys of a cell's ``sampling``."""
     chosen = {name: given[option] for option, name in SAMPLING.items() if option in given}

@@ -21,6 +21,8 @@ from perfbisect.cells.importers.vllm_ci import client_fields, judged_fields, ser
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.yaml_source import collecting, parse
 
+FORM = "a recipe of perf-eval (vllm, vllm_bench)"
+
 _KEYS = (
     *("name", "gpu", "num_gpus", "nightly", "timeout_in_minutes", "bench_only"),
     *("vllm", "vllm_bench", "lm_eval", "bfcl"),
@@ -41,7 +43,11 @@ _READY_S = 3600.0
 """For how long its scripts wait for a server, and tell vLLM to wait for its engine."""
 
 
-def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specification:
+def takes(document: object) -> bool:
+    return isinstance(document, Mapping) and bool({"vllm", "vllm_bench"} & set(document))
+
+
+def read(source: SpecificationFile, recipe: Any) -> Specification:
     """The cells of a recipe, one of each benchmark. :raises LocatedError: what they share is invalid."""
     source.check_keys("", recipe, _KEYS)
     vllm, bench = (source.mapping("", recipe, name) for name in ("vllm", "vllm_bench"))

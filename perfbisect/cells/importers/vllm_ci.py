@@ -20,6 +20,7 @@ from perfbisect.cells.importers.base import (
     Specification,
     SpecificationFile,
     describe_value,
+    entry_keys,
     file_stem,
     kebab,
     sampling_fields,
@@ -29,17 +30,22 @@ from perfbisect.model.cell import parallel_devices
 from perfbisect.serving.families import FAMILIES
 from perfbisect.serving.families.text import COMPLETIONS, ENDPOINTS
 
+FORM = (
+    "vLLM's serving tests (test_name, server_parameters, client_parameters; in a list, or under tests with "
+    "defaults), its nightly tests (common_parameters, vllm_server_parameters)"
+)
+
 _LISTS = ("qps_list", "max_concurrency_list")
 _MAPPINGS = ("server_environment_variables", "server_parameters", "client_parameters")
 _KEYS = ("test_name", "tier", *_LISTS, *_MAPPINGS)
 
-OFFLINE_KEYS = ("test_name", "environment_variables", "parameters")
+_OFFLINE_KEYS = ("test_name", "environment_variables", "parameters")
 """Keys of vLLM's latency and throughput tests."""
 
 _NIGHTLY_COMMON = ("model", "tp", "dataset_name", "dataset_path", "num_prompts", "port", "reuse_server")
 _NIGHTLY_MAPPINGS = ("common_parameters", "vllm_server_parameters", "vllm_client_parameters")
 
-_ADDRESS = ("host", "port", "base-url")
+_ADDRESS = ("host", "port", "base-url", "served-model-name")
 """Options that an attempt sets itself."""
 
 _OWN = (
@@ -51,6 +57,26 @@ _OWN = (
 _SHAREGPT = (
     "huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered, which vLLM's script downloads first"
 )
+
+
+def takes(document: object) -> bool:
+    keys = entry_keys(document)
+    is_of_tests = isinstance(document, Mapping) and "tests" in document
+    is_served = bool(keys & {"server_parameters", "client_parameters", "common_parameters"})
+    return is_of_tests or is_served or ("parameters" in keys and keys <= set(_OFFLINE_KEYS))
+
+
+def read(source: SpecificationFile, document: Any) -> Specification:
+    """The cells of any of vLLM's forms. :raises LocatedError: invalid defaults."""
+    if isinstance(document, Mapping):
+        return read_tests(source, document)
+    keys = entry_keys(document)
+    if keys & {"server_parameters", "client_parameters"}:
+        return read_tests(source, {"tests": document}, at="")
+    if "common_parameters" in keys:
+        return read_nightly(source, document)
+    why = "it measures the engine without a server (vllm bench latency or throughput)"
+    return Specification(left_out={f"[{i}]": why for i in range(len(document))})
 
 
 def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: str = "tests") -> Specification:
@@ -173,6 +199,7 @@ def server_fields(variables: Mapping[str, object], server: Mapping[str, object])
     pins = {"model": options.pop("revision", None), "tokenizer": options.pop("tokenizer-revision", None)}
     fields = {
         "tokenizer": tokenizer,
+        "seed": options.pop("seed", None),
         "revision": {name: pin for name, pin in pins.items() if pin is not None},
         "serve_args": options,
         "env": dict(variables),

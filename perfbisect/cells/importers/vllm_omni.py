@@ -7,7 +7,7 @@ A specification is a JSON list of servers with their workloads. ``max_concurrenc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from perfbisect.cells.importers.base import (
     Specification,
     SpecificationFile,
     describe_value,
+    entry_keys,
     file_stem,
     kebab,
     sampling_fields,
@@ -32,6 +33,8 @@ from perfbisect.common.yaml_source import Located, collecting
 from perfbisect.model.cell import PARALLEL_SIZES, parallel_devices
 from perfbisect.serving.eras import nightly_warmups
 from perfbisect.serving.families import FAMILIES
+
+FORM = "vLLM-Omni's list of servers (test_name, server_params, benchmark_params)"
 
 _SERVER_KEYS = (
     *("test_name", "description", "mark", "server_type", "server_params", "benchmark_params"),
@@ -78,7 +81,11 @@ _NOT_CLIENT = {
 """Keys of a workload that are no dataset arguments."""
 
 
-def read_servers(source: SpecificationFile, servers: Sequence[Any]) -> Specification:
+def takes(document: object) -> bool:
+    return bool(entry_keys(document) & {"server_params", "benchmark_params"})
+
+
+def read(source: SpecificationFile, servers: Any) -> Specification:
     """The cells of a file."""
     found = Specification()
     for i, server in enumerate(servers):
