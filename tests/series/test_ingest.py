@@ -126,7 +126,7 @@ def test_names_of_every_era(name: str, document: object, cell: str) -> None:
         (name_of(at="20269999-999999"), template(), "broken", "20269999"),
         (name_of(), served(date="yesterday"), "broken", "yesterday"),
         (name_of(load="8"), served(), "broken", "the file's name says max_concurrency 8, the result 4"),
-        ("bench.json", served(date=None), "broken", "says no time"),
+        ("bench.json", served(date=None), "broken", "has no time in it"),
         ("2026-03-07.json", {"date": "2026-03-07", "results": [{}]}, "older", "a day's summary"),
     ],
 )

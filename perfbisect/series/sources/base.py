@@ -9,6 +9,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -119,7 +120,7 @@ def night_in(text: str) -> str:
 
 
 def json_files(root: Path) -> Iterator[Path]:
-    """Every JSON file below a folder, sorted; hidden folders and links to folders are skipped."""
+    """Every file of JSON or JSON lines below a folder, sorted; no hidden folders, no links to folders."""
 
     def fail(error: OSError) -> NoReturn:
         raise MachineError(
@@ -129,7 +130,7 @@ def json_files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root, onerror=fail):
         # os.walk has the order of the disk: which of two equal files counts must not depend on it.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths = [Path(folder, name) for name in sorted(names) if name.endswith(".json")]
+        paths = [Path(folder, name) for name in sorted(names) if name.endswith((".json", ".jsonl"))]
         yield from (path for path in paths if path.is_file())
 
 
@@ -182,6 +183,21 @@ def parse_json(text: str) -> object:
         return json_text.parse_json(text)
     except ValueError:
         return None
+
+
+def parse_records(text: str) -> object:
+    """JSON, or a record or a list of records a line, of which a broken one is unreadable; None: neither."""
+    with suppress(ValueError):
+        return json_text.parse_json(text)
+    found: list[object] = []
+    for row in filter(str.strip, text.splitlines()):
+        try:
+            found.append(json_text.parse_json(row))
+        except ValueError as error:
+            found.append(UnreadableFileError(f"is no JSON: {error}"))
+    if len(found) < 2 or not isinstance(found[0], (dict, list)):
+        return None
+    return [record for row in found for record in (row if isinstance(row, list) else [row])]
 
 
 def decode(content: bytes) -> str:

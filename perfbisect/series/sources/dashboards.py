@@ -40,9 +40,11 @@ from perfbisect.series.sources.base import (
     UnreadableFileError,
     decode,
     json_files,
+    parse_records,
     read_bytes,
     safe_name,
 )
+from perfbisect.series.sources.forms.vllm_offline import STARTUP, THROUGHPUT
 
 NAME = "dashboard"
 ACCEPTS = "JSON of ci.vllm.ai, PyTorch HUD or InferenceX: a file, a folder or a .zip of files"
@@ -88,7 +90,7 @@ _DAMAGED = (
 )
 """What zipfile raises of an archive that is damaged, encrypted or packed in an unknown way."""
 
-_RENAMED = {"requests_per_second": "request_throughput", "tokens_per_second": "total_token_throughput"}
+_RENAMED = {**THROUGHPUT, **STARTUP}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +223,8 @@ def _read_run(records: list[Mapping[str, Any]]) -> DashboardResult:
     }
     asked = {name: _as_number(value) for name, value in {**reported, **args}.items()}
     # HUD records one metric each: which benchmark it was is seen in their names alone.
-    kind = "throughput" if published.keys() & _RENAMED.keys() else "latency" if "latency" in published else ""
+    kinds = {"throughput": THROUGHPUT, "startup": STARTUP, "latency": {"latency"}}
+    kind = next((kind for kind, names in kinds.items() if published.keys() & set(names)), "")
     runners = first.get("runners")
     runner = runners[0] if isinstance(runners, list) and runners else None
     # Compiled and eager runs of one model stand under one name in HUD.
@@ -392,7 +395,7 @@ def _stored_results(read: _Read, day: str) -> Iterator[tuple[Build, str, str]]:
     except UnreadableFileError as error:
         yield unknown, "file", error.text
         return
-    document = _parse(text)
+    document = parse_records(text)
     if document is None:
         yield unknown, "file", text
         return
@@ -404,21 +407,6 @@ def _stored_results(read: _Read, day: str) -> Iterator[tuple[Build, str, str]]:
             yield unknown, "record", result.text
         else:
             yield unknown, "record", json.dumps(result)
-
-
-def _parse(text: str) -> object:
-    """JSON, or a record or a list of records a line, of which a broken one is unreadable; None: neither."""
-    with suppress(ValueError):
-        return parse_json(text)
-    found: list[object] = []
-    for row in filter(str.strip, text.splitlines()):
-        try:
-            found.append(parse_json(row))
-        except ValueError as error:
-            found.append(UnreadableFileError(f"is no JSON: {error}"))
-    if len(found) < 2 or not isinstance(found[0], (dict, list)):
-        return None
-    return [record for row in found for record in (row if isinstance(row, list) else [row])]
 
 
 _Read = Callable[[int], bytes]

@@ -10,22 +10,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from perfbisect.common.json_text import WRONG_SHAPE
+from perfbisect.errors import ClientError
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import (
     UNDATED,
     IngestOptions,
     SourceBuild,
+    UnreadableFileError,
     json_files,
     local_file,
     night_in,
-    read_json,
+    parse_records,
+    read_text,
 )
+from perfbisect.series.sources.forms import form_of
 from perfbisect.series.sources.sweeps import SUMMARY, sweep_setting
 
 NAME = "folder"
-ACCEPTS = "a folder of result files, *.json, or one such file"
+ACCEPTS = "a folder of result files, *.json and *.jsonl, or one such file"
 IS_REMOTE = False
 
 _COMMIT = re.compile(r"^[0-9a-f]{7,40}$")
@@ -35,7 +42,7 @@ _STAMPS = ("commit", "git_commit", "vllm_commit", "sha")
 def takes(place: str) -> bool:
     path = Path(place)
     if path.is_file():
-        return path.suffix == ".json"
+        return path.suffix in (".json", ".jsonl")
     return path.is_dir() and next(json_files(path), None) is not None
 
 
@@ -73,10 +80,19 @@ def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
 
 def _day(path: Path) -> str:
     """The day of a file outside a build's folder: of its name, else of its result or the first of them."""
-    return night_in(path.name) or night_in(str(_read_result(path).get("date") or "")) or "undated"
+    result = _read_result(path)
+    said = str(result.get("date") or "")
+    with suppress(*WRONG_SHAPE, ClientError):
+        if form := form_of(result):
+            read = form.read(form.split(result)[0])
+            said = read.began or read.ended
+    return night_in(path.name) or night_in(said) or "undated"
 
 
-def _read_result(path: Path) -> Mapping[str, object]:
-    result = read_json(path)
-    first = result[0] if isinstance(result, list) and result else result
-    return first if isinstance(first, Mapping) else {}
+def _read_result(path: Path) -> Mapping[str, Any]:
+    """The result of a file, or the first of them."""
+    with suppress(UnreadableFileError):
+        result = parse_records(read_text(path))
+        first = result[0] if isinstance(result, list) and result else result
+        return first if isinstance(first, Mapping) else {}
+    return {}

@@ -38,7 +38,8 @@ from perfbisect.series.points import (
     message_of,
 )
 from perfbisect.series.sources import dashboards, journals, sweeps
-from perfbisect.series.sources.base import UNREADABLE
+from perfbisect.series.sources.base import UNREADABLE, UnreadableFileError, night_in, parse_records
+from perfbisect.series.sources.forms import form_of
 from perfbisect.series.sources.kanban import of_nightly
 from perfbisect.serving.eras import nightly_warmups
 
@@ -65,7 +66,7 @@ _LONGEST_CELL = 500
 _TEMPLATE = "the form of zeros that the harness writes where the benchmark left none"
 _PLAIN_TIME = "%Y%m%d-%H%M%S"
 _LOAD_OR_TIME = re.compile(
-    r"[-_]\d{8}-\d{6}|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
+    r"_(?:0[1-9]|1[0-2])[0-3]\d_\d+_(?:\d+_\d+|[a-z]+)$|[-_]\d{8}-\d{6}|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
 )
 """What of a file's name is its load or its time, where the name follows no rule of the kanban."""
 
@@ -144,7 +145,9 @@ def _parse_document(text: str) -> object:
     try:
         document = parse_json(text)
     except ValueError as error:
-        raise UnusableResultError("broken", f"is no JSON: {error}") from error
+        document = parse_records(text)
+        if document is None:
+            raise UnusableResultError("broken", f"is no JSON: {error}") from error
     if isinstance(document, dict) and document.get("schema") == UNREADABLE:
         raise UnusableResultError("broken", str(document.get("reason")))
     if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
@@ -170,12 +173,15 @@ def _point(
         beside: Any = parse_json(file.beside) if file.beside else {}
         commands = parse_command(str(beside["client_command"]))
         device = str(beside.get("gpu_type") or "").strip()
-    if not (result.began or name.time or result.ended):
-        raise ValueError("says no time at which it was measured")
+    # What has no time at all is of the day in its path, of which the zone moves no night.
+    day = "" if result.began or name.time or result.ended else night_in(file.place)
+    if not (result.began or name.time or result.ended or day):
+        raise ValueError("has no time in it: name the file or its folder by its day (2026-08-24)")
     length = timedelta(seconds=float(result.covariates.get("duration") or 0))
     ended = parse_time(result.ended, file.zone) if result.ended else None
+    zone = file.zone or ("UTC" if day else "")
     # vLLM's "date" is the end of a run, the time in the file's name the start of its script.
-    began = ended - length if ended is not None else parse_time(result.began or name.time, file.zone)
+    began = ended - length if ended is not None else parse_time(result.began or name.time or day, zone)
     facts = {**result.covariates, **file.facts}
     if name.time and file.zone and ended is not None:
         outside = (began - parse_time(name.time, file.zone)).total_seconds()
@@ -243,7 +249,7 @@ def _parse_name(name: str) -> ReportedWorkload:
     try:
         return parse_result_name(name)
     except UsageError:
-        stem = name.removesuffix(".json")
+        stem = name.rpartition(".")[0]
         return ReportedWorkload({}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem) or stem)
 
 
@@ -299,10 +305,14 @@ def key_of(name: str) -> tuple[str, float] | None:
 
 
 def result_records(document: object) -> list[object]:
-    """The records of a file: one of a served benchmark, or those of a diffusion benchmark."""
-    if isinstance(document, list) and any(map(_is_diffusion, document)):
-        return document
-    return [document]
+    """The records of a file: one of a benchmark, or those of a list or of lines with a result among them."""
+    known: list[object] = [document]
+    if isinstance(document, list) and any(
+        _is_diffusion(record) or _is_served(record) or form_of(record) for record in document
+    ):
+        known = document
+    forms = [(record, form_of(record)) for record in known]
+    return [part for record, form in forms for part in (form.split(record) if form else [record])]
 
 
 def parse_result(record: object) -> ReportedResult[float]:
@@ -311,16 +321,25 @@ def parse_result(record: object) -> ReportedResult[float]:
     Raises:
         UnusableResultError: it is no measurement.
     """
+    if isinstance(record, UnreadableFileError):
+        raise UnusableResultError("broken", str(record))
     if isinstance(record, list):
-        raise UnusableResultError("other", "a list without a result of the diffusion benchmark")
+        raise UnusableResultError("other", "a list without a result of a benchmark")
     if not isinstance(record, Mapping):
         raise UnusableResultError("other", f"holds {type(record).__name__}, no result of a benchmark")
     try:
         if record.get("schema") == dashboards.SCHEMA:
-            return _of_dashboard(record)
+            workload = _WORKLOAD.validate_python(record["workload"])
+            fields = {name: record[name] for name in ("began", "values", "covariates")}
+            return _in_our_units(ReportedResult(workload=workload, **fields))
         if _is_diffusion(record):
             return _diffusion(record, record["result"])
-        if {"completed", "duration", "request_throughput"} <= set(record):
+        if form := form_of(record):
+            return _in_our_units(form.read(record))
+        if _is_served(record):
+            # The harness writes zeros where the benchmark left no file, and uploads them as a result.
+            if not any(map(record.get, ("date", "num_prompts", "completed"))):
+                raise UnusableResultError("template", _TEMPLATE)
             return _served(record)
     except (ClientError, ArithmeticError) as error:
         raise UnusableResultError("broken", str(error)) from error
@@ -329,9 +348,9 @@ def parse_result(record: object) -> ReportedResult[float]:
     )
 
 
-def _of_dashboard(record: Mapping[str, Any]) -> ReportedResult[float]:
-    """A :class:`DashboardResult`; with the counts of its requests it is read as the client's own result."""
-    reported: Mapping[str, Any] = record["values"]
+def _in_our_units(result: ReportedResult[object]) -> ReportedResult[float]:
+    """A result of a dashboard or another client; with the counts of its requests it is read as vLLM's own."""
+    reported: Mapping[str, Any] = result.values
     if {"completed", "num_prompts", "duration"} <= set(reported):
         own = _served(reported)
         values, covariates = own.values, own.covariates
@@ -341,13 +360,17 @@ def _of_dashboard(record: Mapping[str, Any]) -> ReportedResult[float]:
     if not values:
         names = ", ".join(reported) or "it names none"
         raise UnusableResultError("other", f"has no metric that perfbisect knows: {names}")
-    covariates = {**covariates, **record["covariates"]}
     return ReportedResult(
-        workload=_WORKLOAD.validate_python(record["workload"]),
-        began=str(record["began"]),
+        workload=result.workload,
+        began=result.began,
+        ended=result.ended,
         values=values,
-        covariates=covariates,
+        covariates={**covariates, **result.covariates},
     )
+
+
+def _is_served(record: object) -> bool:
+    return isinstance(record, Mapping) and record.keys() >= {"completed", "duration", "request_throughput"}
 
 
 def _is_diffusion(record: object) -> bool:
@@ -356,9 +379,6 @@ def _is_diffusion(record: object) -> bool:
 
 
 def _served(document: Mapping[str, Any]) -> ReportedResult[float]:
-    # The harness writes zeros where the benchmark left no file, and uploads them as a result.
-    if not document.get("date") and not document.get("num_prompts"):
-        raise UnusableResultError("template", _TEMPLATE)
     prompts, completed = count(document, "num_prompts"), count(document, "completed")
     # Older clients do not report the number of failed requests.
     failed = count(document, "failed") if "failed" in document else prompts - completed

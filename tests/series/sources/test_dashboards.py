@@ -127,7 +127,10 @@ def test_rows_of_inferencex_are_of_the_day_in_their_path(tmp_path: Path) -> None
     assert found[0].covariates["image"] == "vllm/vllm-openai:v0.13.0"
     (undated,) = results(write(tmp_path / "agg_bmk.json", inferencex_row()))
     assert isinstance(undated, RejectedResult)
-    assert undated.why.values["message"] == "says no time at which it was measured"
+    assert (
+        undated.why.values["message"]
+        == "has no time in it: name the file or its folder by its day (2026-08-24)"
+    )
 
 
 def test_one_server_of_inferencex_s_api_is_one_and_two_roles_are_two(tmp_path: Path) -> None:
@@ -167,7 +170,8 @@ def test_offline_benchmarks_have_the_names_of_the_metric_table(tmp_path: Path) -
         for name, value in (("requests_per_second", 2.0), ("tokens_per_second", 320.0))
     ]
     startup = offline_record("avg_cold_startup_time", [30.0])
-    path = write(tmp_path / "hud.json", [batch, *whole, startup])
+    other = offline_record("avg_warm_compilation_time", [3.0], batch_size=1)
+    path = write(tmp_path / "hud.json", [batch, *whole, startup, other])
     named = {point.cell: point.values for point in results(path) if isinstance(point, Point)}
     assert named == {
         "Llama-3.1-70B-Instruct-NVIDIA-B200-latency-eager-b8@in32-out128": {
@@ -178,9 +182,10 @@ def test_offline_benchmarks_have_the_names_of_the_metric_table(tmp_path: Path) -
             "request_throughput": 2.0,
             "total_token_throughput": 320.0,
         },
+        "Llama-3.1-70B-Instruct-NVIDIA-B200-startup-eager": {"ready_time_cold": 30.0},
     }
     (unknown,) = (result for result in results(path) if isinstance(result, RejectedResult))
-    assert unknown.why.values["message"] == "has no metric that perfbisect knows: avg_cold_startup_time"
+    assert unknown.why.values["message"] == "has no metric that perfbisect knows: avg_warm_compilation_time"
 
 
 def test_a_run_of_pytorch_is_of_the_vllm_that_it_pins(tmp_path: Path) -> None:
