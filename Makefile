@@ -16,7 +16,7 @@
 #   make test-processes  the long ones: kills, packages, scripts, simulations       (15 minutes)
 #   make coverage        lines of the decisions that their tests run; part of test-processes
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
-#   make test-omni       the real server of vLLM-Omni on CPU, measured once         (5 minutes)
+#   make test-omni       the real server of vLLM-Omni on CPU, two models measured    (8 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)

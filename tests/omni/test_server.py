@@ -1,4 +1,4 @@
-"""The real vLLM-Omni server on the CPU, two stages of a tiny Qwen3-TTS, measured by the real client.
+"""The real vLLM-Omni server on the CPU, two stages of tiny models of Qwen3-TTS, measured by the real client.
 
 Nothing here skips: where the server cannot be installed or started, the tests fail.
 """
@@ -82,13 +82,11 @@ class Served:
             link.close()
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def serve(cell: Path, model: str, folder: Path) -> Served:
     """The server, started, measured and stopped by the executor that measures every launch."""
-    folder = tmp_path_factory.mktemp("omni")
     omni = omni_cpu.install(folder / "install.log")
-    omni_cpu.make_model(omni.interpreter)
-    served = Served(omni, load_cell(omni_cpu.CELL))
+    omni_cpu.make_model(omni.interpreter, model)
+    served = Served(omni, load_cell(cell))
     spec = f"existing:{omni.interpreter},package=vllm_omni"
     executor = LocalExecutor(make_builder(spec, repository=None, cache=CACHE), profile=load_machine("cpu"))
     change = Change(f"vllm-omni=={omni_cpu.VERSION}", "release")
@@ -100,6 +98,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         served.left = watch.left()
     assert served.attempt.failure is None, served.attempt.failure
     return served
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return serve(omni_cpu.CELL, "qwen3_tts_custom_voice", tmp_path_factory.mktemp("omni"))
+
+
+@pytest.fixture(scope="module")
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """As ``served``, in the voice of a recording that each request brings."""
+    omni_cpu.write_voices()
+    return serve(omni_cpu.CLONE, "qwen3_tts_base", tmp_path_factory.mktemp("clone"))
 
 
 def test_a_request_is_answered_frame_by_frame(served: Served) -> None:
@@ -185,3 +195,20 @@ def test_the_package_cache_is_as_it_was(served: Served) -> None:
     for name, digest in served.omni.replaced.items():
         copies = [*uv.glob(f"archive-v*/*/{name}")]
         assert not copies or digest in map(omni_cpu.digest, copies), name
+
+
+def test_voices_are_cloned_two_at_a_time(cloned: Served) -> None:
+    """Each answer has its frames, and what ends it is a token more."""
+    (run,) = cloned.result.runs
+    assert run.warnings == ()
+    assert sum(cloned.packets) == SAMPLES * BYTES
+    assert run.values["failed"] == 0
+    assert run.facts["audio_seconds"] == pytest.approx(cloned.cell.num_prompts * SECONDS)
+    assert 0 < run.values["audio_ttfp:median"] < run.values["e2el:median"]
+    assert run.values["audio_rtf:median"] > 0
+    stages = RunCounters.of_run(run).engine.stages
+    talker, decoder = stages["0"], stages["1"]
+    assert talker["requests"] == decoder["requests"] > cloned.cell.num_prompts
+    # One step of the talker serves both.
+    assert talker["iterations"] < talker["generation_tokens"] == TOKENS * talker["requests"]
+    assert cloned.left == []
