@@ -18,7 +18,7 @@ def show() -> CommandResult:
     Examples:
       perfbisect metrics
       perfbisect metrics --json
-      perfbisect bisect CELL --good REV --bad REV --metric kv_cache_tokens
+      perfbisect bisect CELL --repo vllm --good v0.32.0 --bad main --metric kv_cache_tokens
     """
     from perfbisect.commands.documents import ListedMetric, MetricsDocument
     from perfbisect.model.metric import METRICS
