@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from perfbisect.model.counters import EngineCounters
-from perfbisect.model.metric import Metric
+from perfbisect.model.metric import METRICS, Metric
 
 MEMORY_FACT: Final = "memory"
 """Fact of a launch: GiB by what was read: ``host ready``, ``device end``."""
@@ -38,6 +38,15 @@ def launch_value(
     recorded = facts.get(MEMORY_FACT)
     value = recorded.get(metric.fact) if isinstance(recorded, Mapping) else None
     return float(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def facts_of_metrics(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those facts of a launch that its metrics are read from: numbers, without paths or messages."""
+    read = {metric.fact for metric in METRICS.values() if metric.source == "engine log"}
+    logged = facts.get("engine_log") or {}
+    engine_log = {name: text for name, text in logged.items() if _STAGE.sub("", name, count=1) in read}
+    kept = {name: facts[name] for name in (MEMORY_FACT, WAITED_FACT) if name in facts}
+    return {**kept, **({"engine_log": engine_log} if engine_log else {})}
 
 
 def _logged(logged: object, metric: Metric) -> Iterator[float]:

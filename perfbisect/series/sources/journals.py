@@ -24,6 +24,7 @@ from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.commit_details import Evidence
+from perfbisect.model.launch_facts import facts_of_metrics
 from perfbisect.model.metric import find_metric
 from perfbisect.series.points import (
     ALONE,
@@ -156,6 +157,7 @@ class PublishedRun(BaseModel):
                 **{k: machine[k] for k in ("name",) if k in machine},
             },
             "launch": {name: launch.get(name) for name in ("id", "suite")},
+            **facts_of_metrics(facts),
         }
         counts = {name: run.facts.get(name) for name in _RUN_FACTS}
         only = replace(run, index=place + 1, raw="", warnings=(), spread={}, facts=counts)
