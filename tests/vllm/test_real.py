@@ -73,6 +73,18 @@ def test_an_attempt(perfbisect: Callable[..., Answer], history: Demo) -> None:
     assert engines(answer.folder) == []
 
 
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [("model_memory", "uses none (gpus: 0)"), ("compile_time", "turns it off (enforce-eager: true)")],
+)
+def test_what_this_server_never_has_is_refused(
+    perfbisect: Callable[..., Answer], history: Demo, metric: str, why: str
+) -> None:
+    answer = perfbisect("run", "--at", history.commits[0], "--metric", metric, "--dry-run")
+    assert answer.code == 2
+    assert why in answer.document["error"]
+
+
 def test_a_bisection_and_why(
     perfbisect: Callable[..., Answer], typed: Callable[..., Answer], history: Demo
 ) -> None:
