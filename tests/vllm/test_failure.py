@@ -15,7 +15,7 @@ from scripts.simulation import ROOT
 from tests.vllm.conftest import RELEASE, Answer
 from tests.vllm.test_real import engines
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 SHORT = {"num_prompts": 6, "random_output_len": 16, "discard_prompts": 2, "ready_timeout": 240}
 
 
