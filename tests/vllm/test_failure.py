@@ -28,7 +28,7 @@ SHORT = {"num_prompts": 6, "random_output_len": 16, "discard_prompts": 2, "ready
             "under load: RuntimeError: step # has no place in the table at sched/scheduler.py",
             "schedule",
         ),
-        ("hang", "first request: /v1/completions: ", ""),
+        ("hang", "first request: PATH: no answer within # s", ""),
     ],
 )
 def test_a_failure_is_found_and_explained(
@@ -59,8 +59,9 @@ def test_a_failure_is_found_and_explained(
     assert answer.document["culprit"]["id"] == history.planted
     assert answer.document["failure"]["signature"].startswith(signature)
     assert len(answer.document["launches"]) <= 6
-    told = typed("explain", answer.document["job"]).document
-    best = [(x["match"], x["hunk"]["function"].rpartition(".")[2]) for x in told["hunks"][:1]]
-    assert best == ([("line", method)] if method else [])
-    assert told["log_lines"]
+    if method:  # A server that hangs logs no traceback.
+        told = typed("explain", answer.document["job"]).document
+        best = [(x["match"], x["hunk"]["function"].rpartition(".")[2]) for x in told["hunks"][:1]]
+        assert best == [("line", method)]
+        assert told["log_lines"]
     assert engines(answer.folder) == []
