@@ -111,10 +111,8 @@ class CommandMachine:
     ) -> Generator[float, None, None]:
         workload = cell.load().reporting(filter(None, (cell.metric,)))
         metrics = (resolve_metric(workload, cell.metric),)
-        setting, builder = (
-            night.setting.for_metrics(metrics),
-            setups.build_builder(self.workspace, night.setting),
-        )
+        setting = night.setting.for_metrics(metrics)
+        builder = setups.build_builder(self.workspace, night.setting)
         slots, notes = self._place(cell, setting)
         plan = None
         if not job.events():

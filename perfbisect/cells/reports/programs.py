@@ -71,9 +71,12 @@ def find_calls(words: Sequence[str]) -> Iterator[Call]:
             return
 
 
-OTHER_SERVERS: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(pattern)
-    for name, pattern in {
+def _compiled(programs: Mapping[str, str]) -> Mapping[str, re.Pattern[str]]:
+    return {name: re.compile(pattern) for name, pattern in programs.items()}
+
+
+OTHER_SERVERS: Mapping[str, re.Pattern[str]] = _compiled(
+    {
         "SGLang": r"\bsglang\.launch_server\b|\bsglang serve\b|\blmsysorg/sglang\b",
         "TensorRT-LLM": r"\btrtllm-serve\b|\btensorrt_llm\.commands\.serve\b",
         "Triton": r"\btritonserver\b",
@@ -83,13 +86,12 @@ OTHER_SERVERS: Mapping[str, re.Pattern[str]] = {
         "Ollama": r"\bollama (?:serve|run)\b",
         "MLX": r"\bmlx_lm\.server\b",
         "MindIE": r"\bmindieservice_daemon\b",
-    }.items()
-}
+    }
+)
 """Engines that are no vLLM, by what starts them."""
 
-OTHER_CLIENTS: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(pattern)
-    for name, pattern in {
+OTHER_CLIENTS: Mapping[str, re.Pattern[str]] = _compiled(
+    {
         "vLLM's benchmark_serving_multi_turn.py": r"\bbenchmark_serving_multi_turn\.py\b",
         "vLLM's benchmark_serving_structured_output.py": r"\bbenchmark_serving_structured_output\.py\b",
         "vLLM's benchmark_prefix_caching.py": r"\bbenchmark_prefix_caching\.py\b",
@@ -105,20 +107,19 @@ OTHER_CLIENTS: Mapping[str, re.Pattern[str]] = {
         "Locust": r"\blocust -",
         "k6": r"\bk6 run\b",
         "wrk": r"\bwrk -",
-    }.items()
-}
+    }
+)
 """Load generators that are not read, by what starts them."""
 
-PROXIES: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(pattern)
-    for name, pattern in {
+PROXIES: Mapping[str, re.Pattern[str]] = _compiled(
+    {
         "a proxy": r"\b[\w-]{0,60}proxy[\w-]{0,60}\.py\b",
         "a router": r"\bvllm-router\b|\bsglang_router\b|\bproduction-stack\b",
         "HAProxy": r"\bhaproxy\b",
         "nginx": r"\bnginx\b",
         "the split of prefill and decode": r"\bkv_(?:producer|consumer)\b",
-    }.items()
-}
+    }
+)
 """What stands before several servers."""
 
 
