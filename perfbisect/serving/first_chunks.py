@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import Final
 
+from perfbisect.system.logs import without_colours
+
 FIRST_CHUNK: Final = "audio_first_chunk"
 LEAST_PERCENT: Final = 0.01
 """The percentile that is effectively the minimum; clients are asked for it with every run of sound."""
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # From the beginning of a line to its end: an answer's text in the log cannot look like it.
 _ANSWER = re.compile(
     r"(?:\([^()]*\)\s*)?INFO [\d-]+ [\d:.,]+ \[serving_speech\.py:\d+\] "
@@ -28,7 +29,7 @@ def read_first_chunks(log_text: str, requests: int) -> tuple[float, ...]:
 
     The client's check and its warm-ups come before the requests that count.
     """
-    answers = (_ANSWER.fullmatch(_COLOUR.sub("", line).rstrip()) for line in log_text.splitlines())
+    answers = (_ANSWER.fullmatch(without_colours(line).rstrip()) for line in log_text.splitlines())
     times = [float(found[1]) for found in answers if found]
     return tuple(times[-requests:]) if 0 < requests <= len(times) else ()
 

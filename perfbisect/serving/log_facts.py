@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Final
 
+from perfbisect.system.logs import without_colours
+
 _PAIR = re.compile(r"""\s*['"]?([A-Za-z_][\w.-]*)['"]?\s*[=:]\s*(.*)""", re.DOTALL)
 _NESTED = re.compile(r"(?:[A-Za-z_]\w*\(|\{)(.*)[)}]", re.DOTALL)
 _ENUM = re.compile(r"<\w+\.(\w+): .*>", re.DOTALL)
@@ -55,7 +57,6 @@ NOT_LOGGED: Final = "not logged"
 """Value of a fact that one side's log does not have."""
 
 _STARTED = "Application startup complete"
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
     r"(?:\([^()]*\)\s*)*(?:(?:DEBUG|INFO|WARNING|ERROR)\s+[\d-]+ [\d:.,]+\s+\[?[\w./-]+:\d+\]\s*)?"
     r"(?:\[[\w ]+\] )?"
@@ -161,7 +162,7 @@ def engine_facts(log_text: str, parents: Mapping[int, int] | None = None) -> dic
         # After the start, lines may contain prompts, which could look like facts.
         if _STARTED in line:
             break
-        plain = _COLOUR.sub("", line)
+        plain = without_colours(line)
         stage, message = _split_stage(plain)
         if process := _PROCESS.match(plain):
             pid = int(process[1])

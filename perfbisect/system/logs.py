@@ -21,14 +21,19 @@ _NOISE = re.compile(r"nanobind: |^\s*- leaked |skipped remainder")
 """What nanobind prints at every exit."""
 
 
+def without_colours(text: str) -> str:
+    """Another program's output as a terminal without colours shows it."""
+    return _COLOUR.sub("", text)
+
+
 def excerpt(text: str, width: int = 300) -> str:
     """One line of another program's output, without colours and secrets, cut to ``width`` characters."""
-    return safe_line(without_secrets(_COLOUR.sub("", text)).expandtabs(), width)
+    return safe_line(without_secrets(without_colours(text)).expandtabs(), width)
 
 
 def excerpt_lines(text: str, most: int = 2000) -> str:
     """The last ``most`` characters of another program's output, line by line as :func:`excerpt` shows it."""
-    shown = without_secrets(_COLOUR.sub("", text)).strip()[-most:]
+    shown = without_secrets(without_colours(text)).strip()[-most:]
     return "\n".join(excerpt(line, most) for line in shown.splitlines())
 
 
