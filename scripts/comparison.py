@@ -30,7 +30,7 @@ from perfbisect.stats.ab_test import (
     next_side,
     side_of_launch,
 )
-from perfbisect.stats.two_sample import differ
+from perfbisect.stats.two_sample import LaunchNoise, differ
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 SKIPS = 3
@@ -46,8 +46,18 @@ WORLDS: dict[str, dict[str, float]] = {
     "no change, heavy tails": {"d": 0.0, "tails": 3.0},
     "40 % slower, noise 0.7 %": {"d": 0.4, "sigma": 0.005, "tau": 0.005},
     "no change, noise 11 %": {"d": 0.0, "sigma": 0.10, "tau": 0.05},
+    "15 % slower, noise 2 %": {"d": 0.15, "sigma": 0.016, "tau": 0.012},
 }
-"""Launch noise is tau between launches and sigma within, 1.5 and 2 per cent unless said."""
+KNOWN: dict[str, float] = {"degrees": 20}
+WORLDS |= {f"noise known: {name}": world | KNOWN for name, world in WORLDS.items()} | {
+    f"noise {grown:g} times what is known: {name}": WORLDS[name] | KNOWN | {"then": 1 / grown}
+    for grown in (0.7, 1.5, 2.0, 3.0)
+    for name in ("no change", "3 % slower", "5 % slower")
+}
+"""Launch noise is tau between launches and sigma within, 1.5 and 2 per cent unless said.
+
+``degrees``: of freedom that earlier launches have for their noise, which was ``then`` times as large.
+"""
 
 
 class Comparison:
@@ -57,10 +67,14 @@ class Comparison:
     """
 
     def __init__(
-        self, costs: Mapping[str, float] | None = None, min_effect: float = 0.03, seed: int = 0
+        self,
+        costs: Mapping[str, float] | None = None,
+        min_effect: float = 0.03,
+        seed: int = 0,
+        noise: LaunchNoise | None = None,
     ) -> None:
         del costs
-        self.question = AbTest(min_effect=min_effect, seed=seed)
+        self.question = AbTest(min_effect=min_effect, seed=seed, noise=noise)
         self.seen: list[AbLaunch] = []
         self.skipped = 0
 
@@ -89,7 +103,11 @@ def session(world: Mapping[str, float], seed: int) -> tuple[str, bool, int]:
     drift, minutes = world.get("drift", 0.0), 4.5
     keep = math.exp(-minutes / 180.0)
     wander = rng.normal() * drift
-    comparison = Comparison(seed=seed)
+    known = None
+    if degrees := world.get("degrees"):
+        found = math.sqrt(rng.chisquare(degrees) / degrees)
+        known = LaunchNoise(math.hypot(tau, sigma) * world.get("then", 1.0) * found, degrees)
+    comparison = Comparison(seed=seed, noise=known)
     while (side := comparison.next()) is not None:
         wander = keep * wander + math.sqrt(1 - keep * keep) * drift * rng.normal()
         tails = world.get("tails")

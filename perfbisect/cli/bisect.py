@@ -183,7 +183,6 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         from perfbisect.commands import setups
         from perfbisect.commands.bisect_range import resolve_range
         from perfbisect.errors import MachineError
-        from perfbisect.jobs.estimates import earlier_attempts
 
         cell = setups.resolve_cell(workspace, self, self.variant)
         resolve = partial(
@@ -202,5 +201,4 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             commits, branch = resolve(versions=ends)
         newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
         setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
-        earlier = earlier_attempts(workspace.jobs, cell.digest, setup.setting.caches)
-        return setup, commits, branch, (*unlisted, *setup.notes), earlier
+        return setup, commits, branch, (*unlisted, *setup.notes), setup.earlier

@@ -43,7 +43,6 @@ from perfbisect.experiments.setup import (
 )
 from perfbisect.jobs.commands import git_command
 from perfbisect.jobs.documents import MinutesDocument, cell_document, metric_document
-from perfbisect.jobs.estimates import earlier_attempts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import runs_per_launch
 from perfbisect.jobs.replay import launches
@@ -157,9 +156,7 @@ def _plan_check(
         budget=request.budget,
         machine_class=setup.placed.machine_class or None,
     )
-    shown = change_plan_document(
-        plan, setup, earlier_attempts(workspace.jobs, plan.digest, plan.setting.caches)
-    )
+    shown = change_plan_document(plan, setup)
     return PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
 
 
@@ -173,9 +170,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     plan = build_run_plan(
         setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell, setup.metrics))
     )
-    shown = change_plan_document(
-        plan, setup, earlier_attempts(workspace.jobs, plan.digest, plan.setting.caches), "save"
-    )
+    shown = change_plan_document(plan, setup, "save")
     planned = PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()

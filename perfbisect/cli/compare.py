@@ -52,14 +52,11 @@ class RunRequest(MeasureOptions):
         from perfbisect.experiments.dry_run import change_plan_document, plan_lines
         from perfbisect.experiments.run import RUN
         from perfbisect.experiments.setup import build_run_plan
-        from perfbisect.jobs.estimates import earlier_attempts
         from perfbisect.report.sections import command_lines
 
         setup, change = build_change_setup(workspace, self.at, self)
         plan = build_run_plan(setup, change=change, launches=self.launches, runs=self.runs)
-        shown = change_plan_document(
-            plan, setup, earlier_attempts(workspace.jobs, plan.digest, plan.setting.caches)
-        )
+        shown = change_plan_document(plan, setup)
         lines, commands = plan_lines(shown), command_lines(shown.commands)
         planned = PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)
         return run_planned(workspace, RUN, planned, self, dry_run=self.dry_run)
@@ -111,7 +108,6 @@ class CompareRequest(MeasureOptions, BlockOptions):
         from perfbisect.commands.session import PlannedJob
         from perfbisect.experiments.dry_run import compare_plan_document, plan_commands, plan_lines
         from perfbisect.experiments.setup import build_compare_plan
-        from perfbisect.jobs.estimates import earlier_attempts
         from perfbisect.model.cell import apply_variant
 
         cell = setups.resolve_cell(workspace, self)
@@ -138,9 +134,7 @@ class CompareRequest(MeasureOptions, BlockOptions):
             watch=self.watch,
             max_regression=self.max_regression,
         )
-        shown = compare_plan_document(
-            plan, setup, earlier_attempts(workspace.jobs, cell.digest, plan.setting.caches)
-        )
+        shown = compare_plan_document(plan, setup)
         return PlannedJob(
             plan, setup.builder, setup.placed.slots, shown, plan_lines(shown), plan_commands(shown)
         )

@@ -79,6 +79,7 @@ def build_setup(
         setting=setting,
         builder=build_builder(workspace, setting, is_plan=measuring.dry_run),
         placed=planned,
+        earlier=earlier_attempts(workspace.jobs, cell.digest, setting.caches),
         notes=(
             *((_UNCOMMITTED,) if is_dirty else ()),
             *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),

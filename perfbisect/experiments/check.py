@@ -94,7 +94,8 @@ def _judge(plan: CheckPlan, measured: Sequence[Launch], metric: MetricRef, tests
     scale, limit, is_judged = Scale.of(metric.metric), plan.threshold(metric), metric in plan.refs
     levels = [scale.level(launch.measurement.values(metric)) for launch in measured]
     if is_judged:
-        judged = threshold.judge_threshold(limit, levels, plan.launches, error=threshold.ERROR / tests)
+        error, noise = threshold.ERROR / tests, plan.known_noise(metric, measured)
+        judged = threshold.judge_threshold(limit, levels, plan.launches, error=error, noise=noise)
     else:
         # A guard that fails is a verdict by itself: it gets the small error of a false difference.
         beyond = ab_test.DIFFERENT / tests

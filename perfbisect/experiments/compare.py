@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from statistics import median
 from typing import Any, ClassVar, Final, Literal, NamedTuple
@@ -128,7 +129,8 @@ def _admit(plan: ComparePlan, attempt: Attempt, records: Sequence[Launch]) -> No
 
 def _judge(plan: ComparePlan, measured: Sequence[Launch], metric: MetricRef, tests: int) -> MetricResult:
     launches = [ab_test.AbLaunch(SIDES[x.position], x.measurement.values(metric)) for x in measured]
-    judged = ab_test.judge_blocks(plan.question(metric, tests), launches)
+    test = replace(plan.question(metric, tests), noise=plan.known_noise(metric, measured))
+    judged = ab_test.judge_blocks(test, launches)
     claim, line = CLAIMS[judged.word], None
     if expected := plan.expected(metric):
         claim = expected.settles(judged.low, judged.high)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -21,7 +21,7 @@ from perfbisect.jobs.documents import (
     cell_document,
     metric_document,
 )
-from perfbisect.jobs.estimates import EarlierAttempts, learnt_noise
+from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.machines import MachineForecastDocument, forecast_machine, machine_rows
 from perfbisect.jobs.plans import plan_cell
 from perfbisect.model.attempt import Attempt
@@ -30,7 +30,7 @@ from perfbisect.report.sections import command_lines
 from perfbisect.report.template import render_report
 from perfbisect.report.terminal import section_lines
 from perfbisect.stats import ab_test, threshold
-from perfbisect.stats.two_sample import Scale
+from perfbisect.stats.two_sample import LaunchNoise, Scale
 
 
 class LaunchPlanDocument(DryRunDocument):
@@ -43,6 +43,8 @@ class LaunchPlanDocument(DryRunDocument):
     minutes_high: float
     minutes_basis: str
     """Where the minutes of a launch come from."""
+    known_noise: Mapping[str, LaunchNoise] = Field(default_factory=dict)
+    """What verdicts take earlier launches' word for, by metric."""
     machines: tuple[MachineForecastDocument, ...] = ()
     """Of a fleet, in their turns; empty: this one. Launches are made one at a time."""
 
@@ -83,14 +85,12 @@ class ChangePlanDocument(LaunchPlanDocument):
     commands: CommandsDocument
 
 
-def _plan_fields(
-    plan: MeasurementPlan, setup: MeasurementSetup, earlier: EarlierAttempts, turns: int = 1
-) -> dict[str, Any]:
+def _plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, turns: int = 1) -> dict[str, Any]:
     """The fields of every plan's document; the minutes are learnt from earlier launches and builds.
 
     ``turns``: those that the machines of a fleet take; without a budget every launch is made.
     """
-    costs, builds = earlier.costs, setup.builder.price(plan.changes)
+    costs, builds = setup.earlier.costs, setup.builder.price(plan.changes)
     each = costs.launch + plan.runs * costs.run
     most = plan.max_launches * each
     low, high = (most, most) if plan.budget is None else (plan.per_look * each, min(plan.budget, most))
@@ -118,7 +118,8 @@ def _plan_fields(
             )
             for number, machine in enumerate(used)
         ),
-        "minutes_basis": earlier.basis,
+        "minutes_basis": setup.earlier.basis,
+        "known_noise": plan.noise,
         "notes": (*plan.notes, *builds.notes()),
     }
 
@@ -126,7 +127,6 @@ def _plan_fields(
 def change_plan_document(
     plan: RunPlan | CheckPlan,
     setup: MeasurementSetup,
-    earlier: EarlierAttempts,
     how: Literal["run", "save"] = "run",
 ) -> ChangePlanDocument:
     """What a run or a check will measure; ``how``: of a run, which may be that of a baseline."""
@@ -139,20 +139,18 @@ def change_plan_document(
             "recorded": tuple(recorded_document(level, plan.ref) for level in plan.recorded),
         }
     return ChangePlanDocument(
-        **_plan_fields(plan, setup, earlier),
+        **_plan_fields(plan, setup),
         change=plan.change,
         commands=commands_document(setup.cell, plan.setting, plan.change, None),
         **judged,
     )
 
 
-def compare_plan_document(
-    plan: ComparePlan, setup: MeasurementSetup, earlier: EarlierAttempts
-) -> ComparePlanDocument:
+def compare_plan_document(plan: ComparePlan, setup: MeasurementSetup) -> ComparePlanDocument:
     """What ``perfbisect compare`` will measure."""
-    blocks, forecast_from = forecast_blocks(plan, earlier.of_cell)
+    blocks, forecast_from = forecast_blocks(plan, setup.earlier.of_cell)
     return ComparePlanDocument(
-        **_plan_fields(plan, setup, earlier, turns=plan.blocks),
+        **_plan_fields(plan, setup, turns=plan.blocks),
         a=SideDocument.model_validate(plan.a, from_attributes=True),
         b=SideDocument.model_validate(plan.b, from_attributes=True),
         smallest_effect=plan.smallest_effect,
@@ -168,7 +166,7 @@ def compare_plan_document(
 def forecast_blocks(plan: ComparePlan, earlier: Sequence[Attempt]) -> tuple[int | None, str]:
     """Blocks that are as likely as not enough (None: more than there are), and what is assumed.
 
-    The noise is that of earlier launches; no verdict uses it.
+    The noise is that of earlier launches.
     """
     blocks: list[int | None] = []
     for metric in plan.refs:

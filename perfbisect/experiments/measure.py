@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+
+from pydantic import Field
 
 from perfbisect.common.quantities import percent
 from perfbisect.engine.experiment import JobStatus
@@ -28,10 +30,11 @@ from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import BudgetedPlan, PlanPart, plan_cell
 from perfbisect.jobs.replay import Launch, LaunchRequest, launches, minutes_saved
 from perfbisect.jobs.sequence import sequential
-from perfbisect.model.attempt import Attempt, Purpose
+from perfbisect.model.attempt import Attempt, Purpose, is_same_class
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.stats.two_sample import LaunchNoise
 
 RUNS = 2
 """Runs a launch, where the engine can empty its caches between them: the second is nearly free."""
@@ -100,11 +103,21 @@ class MeasurementPlan(BudgetedPlan):
     runs: int
     further: tuple[str, ...] = ()
     """Metrics that are judged too, besides ``metric``."""
+    noise: Mapping[str, LaunchNoise] = Field(default_factory=dict)
+    """What earlier launches of the cell say of a launch, by metric ..."""
+    noise_machine: str = ""
+    """... and the class of the machine that made them: of another they say nothing."""
 
     @property
     def refs(self) -> tuple[MetricRef, ...]:
         """All metrics that are judged."""
         return self.ref, *map(parse_metric, self.further)
+
+    def known_noise(self, metric: MetricRef, measured: Iterable[Launch]) -> LaunchNoise | None:
+        """What is known of the noise of these launches before them."""
+        kinds = {launch.measurement.provenance.machine_class for launch in measured}
+        is_known = all(is_same_class(kind, self.noise_machine) for kind in kinds)
+        return self.noise.get(str(metric)) if is_known else None
 
     @property
     @abstractmethod

@@ -13,6 +13,7 @@ from perfbisect.experiments.check import CheckPlan
 from perfbisect.experiments.compare import SIDES, ComparePlan
 from perfbisect.experiments.measure import RUNS, SidePlan
 from perfbisect.experiments.run import RunPlan
+from perfbisect.jobs.estimates import EarlierAttempts, learnt_noise
 from perfbisect.jobs.machines import JobSlots
 from perfbisect.jobs.plans import MeasurementConfig, cell_data, runs_per_launch
 from perfbisect.model.cell import SERVER_SIDE, Cell
@@ -44,6 +45,7 @@ class MeasurementSetup:
     builder: Builder
     placed: JobSlots = field(default_factory=JobSlots)
     """Empty: not known."""
+    earlier: EarlierAttempts = field(default_factory=EarlierAttempts)
     notes: tuple[str, ...] = ()
     """Of the whole plan, those on its slots among them."""
 
@@ -62,6 +64,13 @@ class MeasurementSetup:
             "further": tuple(further),
             "notes": self.notes,
         }
+
+    def known_noise(self, runs: int) -> dict[str, Any]:
+        """The fields of a plan on the noise of a launch of so many runs, as earlier launches have it."""
+        kind = next((x.provenance.machine_class for x in reversed(self.earlier.of_cell)), "")
+        alike = [x for x in self.earlier.of_cell if x.provenance.machine_class == kind]
+        found = {str(metric): learnt_noise(alike, metric).of_launch(runs) for metric in self.metrics}
+        return {"noise": {name: noise for name, noise in found.items() if noise}, "noise_machine": kind}
 
     def require_buildable(
         self, change: Change, name: str, *, next_step: str, side: ab_test.Side = "b"
@@ -106,15 +115,17 @@ def build_check_plan(
         require_same_machine(level, machine_class=machine_class)
     # The second run of a launch has a bias of its own, so launches are as long as the recorded ones.
     recorded_runs = [len(attempt.runs) for level in recorded for attempt in level.attempts]
+    runs = min(recorded_runs, default=min(RUNS, runs_per_launch(setup.cell, setup.metrics)))
     plan = CheckPlan(
         **setup.fields(),
+        **setup.known_noise(runs),
         change=change,
         how="values" if values else "baseline",
         recorded=recorded,
         values=values,
         max_regression=max_regression,
         launches=launches,
-        runs=min(recorded_runs, default=min(RUNS, runs_per_launch(setup.cell, setup.metrics))),
+        runs=runs,
         budget=budget,
     )
     if launches < threshold.STEP:
@@ -142,9 +153,8 @@ def build_compare_plan(
     for side, planned in zip(SIDES, (a, b), strict=True):
         advice = f"choose another --{side}, or another --env"
         setup.require_buildable(planned.change, f"--{side} {planned.typed}", next_step=advice, side=side)
-    plan = ComparePlan(
-        **setup.fields(), a=a, b=b, runs=min(RUNS, runs_per_launch(setup.cell, setup.metrics)), **options
-    )
+    runs = min(RUNS, runs_per_launch(setup.cell, setup.metrics))
+    plan = ComparePlan(**setup.fields(), **setup.known_noise(runs), a=a, b=b, runs=runs, **options)
     left, right = plan.cells
     # Equal environments are one change only where the server gets the same arguments and stages.
     served_alike = all(getattr(left, field) == getattr(right, field) for field in SERVER_SIDE)

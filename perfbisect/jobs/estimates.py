@@ -16,7 +16,7 @@ from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.attempt import Attempt, Costs
 from perfbisect.model.metric import Caches, MetricRef
-from perfbisect.stats.two_sample import Scale
+from perfbisect.stats.two_sample import LaunchNoise, Scale
 
 GUESS = Costs()
 """Costs where nothing was launched before."""
@@ -24,14 +24,28 @@ GUESS = Costs()
 _JOBS_BACK = 20
 """Jobs whose attempts teach costs and noise."""
 
+_LEAST_DEGREES, _MOST_DEGREES = 6, 20
+"""Degrees of freedom from which on earlier launches are a prior, and as how many they count at most: noise
+changes from one day to the next."""
+
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations between runs and between launches (log scale), and their source."""
+    """Standard deviations between runs and between launches (log scale), and their source.
+
+    ``degrees``: of freedom of what lies between launches; 0 where it is assumed.
+    """
 
     runs: float = 0.03
     launches: float = 0.02
     source: str = "assumed: 3 % between runs of a launch, 2 % between launches; learnt as launches come in"
+    degrees: int = 0
+
+    def of_launch(self, runs: int) -> LaunchNoise | None:
+        """That of a launch of so many runs, discounted; None where too few launches tell."""
+        sd = math.hypot(self.launches, self.runs / math.sqrt(runs))
+        degrees = min(self.degrees, _MOST_DEGREES)
+        return LaunchNoise(sd, degrees) if degrees >= _LEAST_DEGREES and sd > 0 else None
 
 
 ON_PROCESSORS: Final = Noise(
@@ -100,12 +114,13 @@ def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef, *, has_devices:
     run_variance = _pooled_variance(within) if within else 0.0
     # The variance of a launch's level is tau^2 + sigma^2 / r; of m launches each adds (m - 1) / m of its own.
     added = sum((len(made) - 1) / len(made) / r for made in repeated for _, r in made)
-    added *= run_variance / sum(len(made) - 1 for made in repeated)
+    degrees = sum(len(made) - 1 for made in repeated)
+    added *= run_variance / degrees
     apart = _pooled_variance([[level for level, _ in made] for made in repeated])
     runs, launches = math.sqrt(run_variance), math.sqrt(max(0.0, apart - added))
     found = f"{launches * 100:.1f} % between launches"
     found = f"{runs * 100:.1f} % between runs of a launch, {found}" if within else f"{found} of one run"
-    return Noise(runs, launches, f"from {count} earlier launches of this cell: {found}")
+    return Noise(runs, launches, f"from {count} earlier launches of this cell: {found}", degrees)
 
 
 def _pooled_variance(groups: Sequence[Sequence[float]]) -> float:

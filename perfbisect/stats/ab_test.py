@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 
 from perfbisect.stats.robust import quantiles
-from perfbisect.stats.sequential import RepeatedInterval, stopping_boundaries, tail_mass
-from perfbisect.stats.two_sample import Scale, difference_posterior
+from perfbisect.stats.sequential import SHAPE, RepeatedInterval, stopping_boundaries, tail_mass
+from perfbisect.stats.two_sample import LaunchNoise, Scale, difference_posterior
 
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
@@ -32,6 +32,13 @@ below the promised 1 %, since launches may deviate from the model."""
 MISSED = 0.05
 """Probability that the interval misses the effect at any look."""
 
+BOTH = 0.005
+"""Probability of a false difference where the noise is known, with that noise and again without: whatever
+became of the machine, no more equal sides are called different ..."""
+
+EARLY = 0.5
+"""... and the shape of its boundary: early looks have a noise to rest on."""
+
 _HALF = 0.674
 """Normal quantile of 75 %: half of all estimates lie within so many standard errors."""
 
@@ -43,6 +50,7 @@ class AbTest:
     ``blocks``: the maximum; ``seed`` draws the side that begins each block. ``absolute``: the metric is a
     share, its effect is B - A and ``min_effect`` a difference of shares. ``tests``: how many tests share
     :data:`DIFFERENT`, by Bonferroni's inequality; ``missed``: 1 - coverage of this test's interval.
+    ``noise``: of a launch, as earlier ones have it.
     """
 
     sign: int = 1
@@ -52,6 +60,7 @@ class AbTest:
     absolute: bool = False
     tests: int = 1
     missed: float = MISSED
+    noise: LaunchNoise | None = None
 
     @property
     def scale(self) -> Scale:
@@ -108,7 +117,8 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     """The verdict after all complete blocks.
 
     ``same``: the interval lies within ``min_effect``. ``regression`` or ``improvement``: it does not, and a
-    wider interval, with this test's part of :data:`DIFFERENT`, excludes zero.
+    wider interval, with this test's part of :data:`DIFFERENT`, excludes zero. With a known noise that is
+    :data:`BOTH`, and the same interval without it must exclude zero as well.
 
     Raises:
         ValueError: a value is not positive and finite, or the launches are out of order.
@@ -120,13 +130,16 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
         return AbVerdict(math.nan, math.nan, len(launches), False, "inconclusive", math.nan)
     # A plan may allow fewer blocks than were made: the boundary has a look for each.
     looks = max(test.blocks, block)
-    wide, wider = (tail_mass(looks, block, alpha) for alpha in (test.missed, DIFFERENT / test.tests))
+    error, shape = (BOTH, EARLY) if test.noise else (DIFFERENT, SHAPE)
+    wide = tail_mass(looks, block, test.missed)
+    wider = tail_mass(looks, block, error / test.tests, shape)
     is_b = np.array([launch.side == "b" for launch in launches[: len(used)]]).reshape(-1, BLOCK_SIZE)
     levels = np.array(used, float).reshape(-1, BLOCK_SIZE)
-    delta, mass = difference_posterior(levels, is_b)
-    far_low, low, middle, high, far_high = quantiles(
-        delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
-    )
+    tails = (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
+    far_low, low, middle, high, far_high = quantiles(*difference_posterior(levels, is_b, test.noise), tails)
+    if test.noise:
+        far = quantiles(*difference_posterior(levels, is_b), (wider / 2, 1 - wider / 2))
+        far_low, far_high = min(far_low, far[0]), max(far_high, far[1])
     scale = test.scale
     ends = sorted((scale.effect(low), scale.effect(high)))
     word: Word = "inconclusive"

@@ -57,9 +57,9 @@ def stopping_boundaries(looks: int, alpha: float, shape: float = SHAPE) -> tuple
     return tuple(float(bound) for bound in last * shares)
 
 
-def tail_mass(looks: int, look: int, alpha: float) -> float:
+def tail_mass(looks: int, look: int, alpha: float, shape: float = SHAPE) -> float:
     """Two-sided tail mass of the repeated confidence interval at a look, counted from 1."""
-    return math.erfc(stopping_boundaries(looks, alpha)[look - 1] / math.sqrt(2))
+    return math.erfc(stopping_boundaries(looks, alpha, shape)[look - 1] / math.sqrt(2))
 
 
 def crossing_probability(bounds: Array) -> float:

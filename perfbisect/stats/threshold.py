@@ -18,7 +18,7 @@ import numpy as np
 
 from perfbisect.stats.robust import quantiles
 from perfbisect.stats.sequential import RepeatedInterval, tail_mass
-from perfbisect.stats.two_sample import difference_posterior, level_posterior
+from perfbisect.stats.two_sample import LaunchNoise, difference_posterior, level_posterior
 
 Word = Literal["beyond", "within", "inconclusive"]
 
@@ -67,10 +67,12 @@ def judge_threshold(
     *,
     error: float = ERROR,
     beyond_error: float | None = None,
+    noise: LaunchNoise | None = None,
 ) -> ThresholdVerdict:
     """Verdict on the launches so far, of at most ``most``.
 
     ``error``: of the interval, as :data:`ERROR`; ``beyond_error``: the same for ``beyond`` alone.
+    ``noise``: of a launch, as earlier ones have it.
 
     Raises:
         ValueError: less than one look.
@@ -86,9 +88,9 @@ def judge_threshold(
     if threshold.known:
         row = np.concatenate([recorded, over])
         is_new = np.arange(len(row)) >= len(recorded)
-        posterior = difference_posterior(row[None, :], is_new[None, :])
+        posterior = difference_posterior(row[None, :], is_new[None, :], noise)
     else:
-        posterior = level_posterior(over)
+        posterior = level_posterior(over, noise)
     tail, strict = (tail_mass(looks, look, alpha) / 2 for alpha in (error, beyond_error or error))
     lowest, low, middle, high = quantiles(*posterior, (strict, tail, 0.5, 1 - tail))
     word: Word = "beyond" if lowest > 0 else "within" if high < 0 else "inconclusive"

@@ -26,6 +26,27 @@ _SCALE_PRIOR = (0.025, 1.2)
 _PLAUSIBLE = 0.16
 """Noise level that the grid always includes."""
 
+_FINE_SCALES = 0.001 * np.power(2.0, 0.25 * np.arange(37))
+"""The same grid where earlier launches have told most of the noise."""
+
+_AS_STUDENT_T = 0.83
+"""Scale of the Student-t that fits normal values of standard deviation 1 best."""
+
+UNCHANGED = 0.9
+"""Prior probability that a machine is as noisy as it was."""
+
+
+@dataclass(frozen=True)
+class LaunchNoise:
+    """What earlier launches say of a launch: standard deviation (scale of levels), degrees of freedom."""
+
+    sd: float
+    degrees: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.sd < math.inf and 0 < self.degrees < math.inf):
+            raise ValueError(f"noise is a positive sd and degrees of freedom: {self}")
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -75,10 +96,12 @@ class Scale:
         return self.sign * difference if self.absolute else math.expm1(self.sign * difference)
 
 
-def difference_posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array, Array]:
+def difference_posterior(
+    values: Array, is_b: NDArray[np.bool_], known: LaunchNoise | None = None
+) -> tuple[Array, Array]:
     """Posterior of B - A under a flat prior: ascending values and their masses.
 
-    Shapes are (blocks, launches); every block has the same number of B launches.
+    Shapes are (blocks, launches); every block has the same number of B launches. ``known``: of the noise.
     """
     count = len(values)
     b = values[is_b].reshape(count, -1)
@@ -87,16 +110,16 @@ def difference_posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array,
     each = np.median(b, axis=1) - np.median(a, axis=1)
     middle = float(np.median(each))
     rest = values - np.where(is_b, middle, 0.0)
-    noise = _noise(rest - np.median(rest, axis=1, keepdims=True))
+    noise = _noise(rest - np.median(rest, axis=1, keepdims=True), known)
     share = math.sqrt((1 / a.shape[1] + 1 / b.shape[1]) / count)
     delta = _differences(each, middle, noise.rough * share, 8 * noise.most / math.sqrt(count))
     return delta, noise.mass(delta, lambda scale: _blocks(values, is_b, delta, scale))
 
 
-def level_posterior(values: Array) -> tuple[Array, Array]:
+def level_posterior(values: Array, known: LaunchNoise | None = None) -> tuple[Array, Array]:
     """The level of launches whose distance from a known level these are; as :func:`difference_posterior`."""
     middle = float(np.median(values))
-    noise = _noise(values - middle)
+    noise = _noise(values - middle, known)
     error = noise.rough / math.sqrt(len(values))
     delta = _differences(np.array([middle]), middle, error, 8 * noise.most)
 
@@ -161,13 +184,21 @@ class _Noise:
         return np.asarray(np.exp(log_mass - log_mass.max()))
 
 
-def _noise(rest: Array) -> _Noise:
+def _noise(rest: Array, known: LaunchNoise | None = None) -> _Noise:
     rough = float(np.clip(1.4826 * np.median(np.abs(rest)), _SCALES[0], _SCALES[-1]))
     # Few launches may agree by chance: their spread bounds the noise from below only.
     most = max(6 * rough, 6 * float(np.sqrt(np.mean(rest**2))), _PLAUSIBLE)
-    used = (rough / 6 < _SCALES) & (most > _SCALES)
-    prior = -0.5 * (np.log(_SCALES / _SCALE_PRIOR[0]) / _SCALE_PRIOR[1]) ** 2
-    return _Noise(rough, most, _SCALES[used], prior[used])
+    scales = _FINE_SCALES if known else _SCALES
+    prior = -0.5 * (np.log(scales / _SCALE_PRIOR[0]) / _SCALE_PRIOR[1]) ** 2
+    if known:
+        # A scaled inverse chi-square of the variance, beside the usual prior: launches that contradict it
+        # leave only the latter.
+        ratio = (_AS_STUDENT_T * known.sd / scales) ** 2
+        told = 0.5 * known.degrees * (np.log(ratio) - ratio)
+        parts = [(told, UNCHANGED), (prior, 1 - UNCHANGED)]
+        prior = np.logaddexp(*(part - log_sum_exp(part) + math.log(share) for part, share in parts))
+    used = (rough / 6 < scales) & (most > scales)
+    return _Noise(rough, most, scales[used], prior[used])
 
 
 def _differences(each: Array, middle: float, error: float, beyond: float) -> Array:

@@ -10,6 +10,7 @@ from perfbisect.experiments.compare import COMPARE, ComparePlan, CompareResult
 from perfbisect.experiments.measure import SidePlan
 from perfbisect.experiments.run import RunPlan
 from perfbisect.experiments.setup import MeasurementSetup, build_compare_plan, build_run_plan
+from perfbisect.jobs.estimates import EarlierAttempts
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
 from perfbisect.model.metric import parse_metric
@@ -29,6 +30,7 @@ def setup_of(changed: dict[str, Any]) -> MeasurementSetup:
         "metrics": (changed.pop("metric", parse_metric("tpot")), *changed.pop("further", ())),
         "setting": SETTING,
         "builder": FakeBuilder(),
+        "earlier": EarlierAttempts(),
     }
     return MeasurementSetup(**{name: changed.pop(name, value) for name, value in fields.items()})
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from perfbisect.experiments.compare import (
 )
 from perfbisect.experiments.measure import MetricResult, SidePlan, combine_words, measured_launches
 from perfbisect.jobs import replay
+from perfbisect.jobs.estimates import EarlierAttempts
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.measure.executor import AttemptRequest
@@ -49,6 +51,29 @@ def test_a_slower_side_is_a_regression(job: Job) -> None:
     assert rows["output_throughput"].effect < 0
     assert {launch.change.short for launch in result.launches} == {"000000000000", "010101010101"}
     assert CompareResult.model_validate_json(result.text()) == result
+
+
+def test_a_comparison_begins_with_the_noise_of_earlier_launches(job: Job, tmp_path: Path) -> None:
+    """On the class of machine that made them."""
+    measured(job, World(CHANGES, 1, factor=1.0, tau=0.02), min_effect=0.001)
+    made = measured_launches(replay.launches(read(job.journal).events))
+    earlier = EarlierAttempts(tuple(launch.measurement for launch in made))
+    plan = compare_plan(earlier=earlier)
+    known = plan.noise["tpot"]
+    assert known.sd == pytest.approx(0.02, rel=0.5)
+    assert 6 <= known.degrees <= 20
+    assert plan.noise_machine == "toy"
+    assert not compare_plan(earlier=EarlierAttempts(earlier.of_cell[:4])).noise, "too few to tell"
+    step, other = World(CHANGES, 1, factor=1.1, tau=0.02), World(CHANGES, 1, 1.1, tau=0.02, machine_class="x")
+    count = {
+        name: len(measured(Jobs(tmp_path / name).new(Clock()(), "abcd"), world, **given).launches)
+        for name, world, given in (
+            ("known", step, {"earlier": earlier}),
+            ("unknown", step, {}),
+            ("elsewhere", other, {"earlier": earlier}),
+        )
+    }
+    assert count["known"] < count["unknown"] == count["elsewhere"]
 
 
 def test_shorter_answers_are_a_regression_by_guard(job: Job) -> None:

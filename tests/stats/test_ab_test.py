@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from perfbisect.stats.ab_test import (
     BLOCK_SIZE,
+    BOTH,
+    EARLY,
     AbLaunch,
     AbTest,
     AbVerdict,
@@ -22,6 +24,9 @@ from perfbisect.stats.ab_test import (
     next_side,
     side_of_launch,
 )
+from perfbisect.stats.robust import quantiles
+from perfbisect.stats.sequential import tail_mass
+from perfbisect.stats.two_sample import LaunchNoise, difference_posterior
 
 Bench = Callable[[Side], float]
 
@@ -215,3 +220,35 @@ def test_what_will_not_be_told_in_the_blocks_there_are() -> None:
 def test_a_question_that_is_none(question: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"sign|min_effect|block"):
         AbTest(**question)  # type: ignore[arg-type]
+
+
+def test_a_known_noise_tells_a_large_step_after_two_blocks() -> None:
+    """15 % at a noise of 2 %, which takes three blocks where nothing is known of it."""
+    known = AbTest(noise=LaunchNoise(0.02, 20))
+    blocks = [len(settle(known, bench(seed, 0.15, 0.02))[1]) // BLOCK_SIZE for seed in range(20)]
+    assert sum(count <= 2 for count in blocks) >= 18
+    unknown = [len(settle(AbTest(), bench(seed, 0.15, 0.02))[1]) // BLOCK_SIZE for seed in range(20)]
+    assert sum(count <= 2 for count in unknown) <= 6
+
+
+def test_a_noise_that_the_launches_contradict_does_not_count() -> None:
+    """A machine ten times as noisy as it was: the interval is what it would be without that knowledge."""
+    _, seen = settle(AbTest(blocks=5), bench(3, 0.0, 0.05))
+    plain = judge_blocks(AbTest(), seen)
+    wrong = judge_blocks(AbTest(noise=LaunchNoise(0.005, 20)), seen)
+    assert (wrong.low, wrong.high) == pytest.approx((plain.low, plain.high), abs=0.004)
+    right = judge_blocks(AbTest(noise=LaunchNoise(0.05, 20)), seen)
+    assert right.high - right.low < plain.high - plain.low
+
+
+@settings(max_examples=25, deadline=None)
+@given(blocks=BLOCKS, sd=st.floats(0.001, 0.2))
+def test_a_known_noise_alone_tells_no_difference(blocks: list[list[float]], sd: float) -> None:
+    """Whatever earlier launches say, sides differ only where these launches by themselves say so."""
+    launches = seen_of(AbTest(), blocks)
+    told = judge_blocks(AbTest(noise=LaunchNoise(sd, 20)), launches)
+    if told.word in ("regression", "improvement"):
+        is_b = np.array([launch.side == "b" for launch in launches]).reshape(-1, BLOCK_SIZE)
+        tail = tail_mass(AbTest().blocks, len(blocks), BOTH, EARLY) / 2
+        low, high = quantiles(*difference_posterior(np.array(blocks), is_b), (tail, 1 - tail))
+        assert low > 0 or high < 0
