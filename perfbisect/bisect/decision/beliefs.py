@@ -66,6 +66,8 @@ class Posterior:
     """Sizes delta of the step (ascending) ..."""
     step_weight: Array
     """... and the mass at each, given that there is a change."""
+    binaries: tuple[str, ...] = ()
+    """Of each position, equal where the compiled files are; empty: each environment is by itself."""
     drift: float = 0.0
     """Standard deviation of the machine's drift, 0 where the data show none; with one, ``low``, ``high`` and
     ``flat`` are the levels as the next launch would see them."""

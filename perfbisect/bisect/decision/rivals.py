@@ -124,7 +124,9 @@ def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR)
     taus = _taus(plain, 5.0)
     tau, build = (grid.ravel() for grid in np.meshgrid(taus, BUILD_SD, indexing="ij"))
     prior = tau_prior(tau, plain.noise_prior) + np.log(np.tile(build_prior, len(taus)))
-    shared = build[:, None, None] ** 2 * (index[:, None] == index[None])
+    # Commits of equal compiled files have one offset: they are no second opinion on each other.
+    binary = np.array([plain.binaries[i] for i in index]) if plain.binaries else index
+    shared = build[:, None, None] ** 2 * (binary[:, None] == binary[None])
     if plain.drift:
         when = np.array([x.at for x in data])
         shared = shared + plain.drift**2 * np.exp(-np.abs(when[:, None] - when[None]) / DRIFT_MINUTES)

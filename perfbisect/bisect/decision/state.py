@@ -182,7 +182,8 @@ class SearchState:
         if not set(span) <= {launch.index for launch in usable}:
             return None
         weights = prior_weights(self.plan.n, self.plan.prior)
-        return compute_posterior(usable, weights, self.plan.relative_effect, span, self.plan.noise)
+        found = compute_posterior(usable, weights, self.plan.relative_effect, span, self.plan.noise)
+        return replace(found, binaries=self.plan.binaries) if self.plan.compiles_each else found
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:

@@ -249,7 +249,8 @@ class Recipe(Generic[S, L]):
     ``look_up``: what git, indices and registries say of many changes at once; it gets what is known already.
     Without it, ``L`` is the change alone.
 
-    ``in_place``: content is made in its final folder, for what cannot be moved. ``keyed_if_refused``: a key
+    ``binaries``: what decides the compiled files, where that is less than the key. ``in_place``: content is
+    made in its final folder, for what cannot be moved. ``keyed_if_refused``: a key
     needs no ``refuses``. ``wrong_kind``: why a release, or a commit, is refused. ``base``: of a layer, a
     builder and the change that it builds. ``renew``: asks again for what was without an answer. ``claim``:
     takes an environment as that of a change. ``label``: what the stamp says was built. ``minutes``, ``price``
@@ -267,6 +268,7 @@ class Recipe(Generic[S, L]):
     keyed_if_refused: bool = False
     wrong_kind: str = "{spec} builds {kind}s; {change} is a {other}"
     base: Callable[[S, L], tuple[Builder, Change]] | None = None
+    binaries: Callable[[S, L], tuple[object, ...]] | None = None
     renew: Callable[[S, L], L] | None = None
     claim: Callable[[S, L, BuildRun, Environment], Environment] = claim_commit
     label: Callable[[S, L], str] = lambda _, found: found.change.id
@@ -386,6 +388,10 @@ class CachedBuilder(Builder, Generic[S, L]):
 
     def binaries(self, change: Change) -> str:
         is_refused = not self.recipe.keyed_if_refused and self.refuses(change) is not None
+        if not is_refused and self.recipe.binaries is not None:
+            return environment_key(
+                f"{self.name} binaries/1", *self.recipe.binaries(self.settings, self.found(change))
+            )
         if self.recipe.base is None or is_refused:
             return self.key(change)
         builder, below = self.recipe.base(self.settings, self.found(change))

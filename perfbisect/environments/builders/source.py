@@ -28,8 +28,10 @@ from perfbisect.environments.builders.cached import (
     Recipe,
     median_minutes,
 )
+from perfbisect.environments.builders.nearest_wheel import read_build_states
+from perfbisect.environments.builders.overlay_layer import BuildState
 from perfbisect.environments.cache import exclusive_lock, os_errors_as_machine_errors
-from perfbisect.environments.packages import EnginePackage
+from perfbisect.environments.packages import PACKAGES, EnginePackage
 from perfbisect.environments.source_tree import sync_tree, toml_strings, version_at
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, UsageError
@@ -142,7 +144,10 @@ _COMPILED_MIN, _PYTHON_MIN = (40.0, 15.0), (4.0, 2.0)
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """``path``: the build folder, with ``tree/``, ``venv/``, and marks of what they contain."""
+    """``path``: the build folder, with ``tree/``, ``venv/``, and marks of what they contain.
+
+    ``states``: of the build inputs of commits, as far as they were asked for.
+    """
 
     installation: Installation
     trees: CommitTrees
@@ -150,6 +155,12 @@ class SourceSettings:
     compilers: tuple[str, ...]
     ccache: str | None
     path: Path
+    states: dict[str, BuildState]
+
+    @property
+    def knows_inputs(self) -> bool:
+        """Whether the files are known that a build of the package compiles."""
+        return self.installation.package.name in PACKAGES and not self.trees.folder
 
     @property
     def is_warm(self) -> bool:
@@ -184,8 +195,33 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[SourceSettings, 
         compilers,
         shutil.which("ccache", path=os.environ.get("PATH")),
         context.cache.path / "builds" / name,
+        {},
     )
     return CachedBuilder(RECIPE, spec.text, context, settings, client=client)
+
+
+def look_up(
+    settings: SourceSettings, changes: Sequence[Change], _known: Mapping[str, CommitTree]
+) -> dict[str, CommitTree]:
+    found = settings.trees.find(changes)
+    if settings.knows_inputs:
+        there = [sha for sha, commit in found.items() if commit.tree is not None]
+        platform = settings.variables.get("VLLM_TARGET_DEVICE", "")
+        package, repository = settings.installation.package, settings.trees.repository
+        read_build_states(settings.states, repository, package, there, platform)
+    return found
+
+
+def binaries(settings: SourceSettings, commit: CommitTree) -> tuple[object, ...]:
+    """The files that the build compiles, how, and against what; downloaded ones are of their commit."""
+    package, sha = settings.installation.package, commit.change.id
+    state = settings.states[sha] if settings.knows_inputs else None
+    return (
+        commit.tree if state is None else (state.needed, state.optional),
+        relevant_variables(with_precompiled_commit(settings.variables, package, sha)),
+        settings.compilers,
+        *settings.installation.key_parts(),
+    )
 
 
 def key_parts(settings: SourceSettings, commit: CommitTree) -> tuple[object, ...]:
@@ -348,7 +384,8 @@ def _first_and_later_minutes(stamps: Sequence[Environment]) -> tuple[float | Non
 
 RECIPE = Recipe(
     name="source",
-    look_up=lambda settings, changes, _: settings.trees.find(changes),
+    look_up=look_up,
+    binaries=binaries,
     refuses=lambda settings, commit: settings.trees.refuses(commit),
     key_parts=key_parts,
     make=make,

@@ -15,7 +15,7 @@ from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
 
 
-def rivals(levels, launches=3, sigma=0.004, seed=1, n=16):
+def rivals(levels, launches=3, sigma=0.004, seed=1, n=16, binaries=()):
     """The explanations of so many launches at each position's level (position -> log)."""
     rng = np.random.default_rng(seed)
     events = [
@@ -25,8 +25,8 @@ def rivals(levels, launches=3, sigma=0.004, seed=1, n=16):
         for index, level in sorted(levels.items())
         for _ in range(launches)
     ]
-    state = SearchState.from_events(Plan(n=n), tuple(events))
-    return Rivals(state.whole)
+    state = SearchState.from_events(Plan(n=n, binaries=binaries), tuple(events))
+    return Rivals(state.whole, compiles_each=state.plan.compiles_each)
 
 
 def test_a_clear_step_holds():
@@ -50,6 +50,16 @@ def test_compiled_files_of_its_own_make_an_offset_of_each_build_likelier():
     own = replace(seen, compiles_each=True)
     assert own.with_builds(7, 8) < seen.with_builds(7, 8)
     assert own.builds.build_sd > seen.builds.build_sd
+
+
+def test_commits_of_one_binary_are_no_other_build_of_it():
+    """Three commits a side that agree tell more of a step where each was compiled for itself."""
+    levels = {0: 0, 5: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 10: 0.03, 16: 0.03}
+    each = tuple(map(str, range(17)))
+    alike = (*each[:5], "x", "x", "x", "y", "y", "y", *each[11:])
+    own, one = (rivals(levels, binaries=binaries) for binaries in (each, alike))
+    assert own.plain.gaps == pytest.approx(one.plain.gaps)
+    assert one.with_builds(7, 8) < own.with_builds(7, 8)
 
 
 def test_more_builds_that_agree_raise_the_probability():

@@ -211,6 +211,35 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
     assert builder.refuses(Change(there)) is None
 
 
+def test_binaries_are_those_of_the_files_that_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that changes Python shares its compiled files with the one before."""
+    commits: list[dict[str, bytes | None]] = [
+        {"setup.py": b"", "csrc/a.cu": b"1", "vllm/__init__.py": b""},
+        {"vllm/__init__.py": b"x = 1"},
+        {"csrc/a.cu": b"2"},
+        {"csrc/a.cu": b"1", "requirements/common.txt": b"torch"},
+        {"requirements/common.txt": None},
+    ]
+    repository, shas = write_commits(tmp_path / "repo", *commits)
+
+    def told(spec: str) -> list[str]:
+        builder = plain_builder(spec, repository=repository, cache=tmp_path)
+        builder.prepare([Change(sha) for sha in shas])
+        return [builder.binaries(Change(sha)) for sha in shas]
+
+    first, python, compiled, required, back = told("source:")
+    assert first == python == back
+    assert len({first, compiled, required}) == 3
+    unknown = told("source:,package=tiny_engine")
+    assert len(set(unknown)) == 4, "of another package only equal trees are known to compile alike"
+    monkeypatch.setenv("CFLAGS", "-O1")
+    assert told("source:")[0] != first
+    monkeypatch.setenv("VLLM_USE_PRECOMPILED", "1")
+    assert len(set(told("source:"))) == len(shas), "the wheel of each commit"
+
+
 def test_precompiled_files_are_those_of_the_commit() -> None:
     row, sha = engine("vllm"), "a" * 40
     asked = {"VLLM_USE_PRECOMPILED": "1"}
