@@ -17,7 +17,8 @@ from perfbisect.common.text import line
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import SERVER
 from perfbisect.serving.eras import SERVER_SAMPLING
-from perfbisect.serving.families import FAMILIES
+from perfbisect.serving.families import FAMILIES, Family, family_at
+from perfbisect.serving.families.pooling import is_pooling
 from perfbisect.serving.families.probes import EDITS, IMAGES, SPEECH, VIDEOS
 from perfbisect.serving.families.text import COMPLETIONS
 
@@ -74,20 +75,22 @@ class CellDraft:
                 next_step="add --model NAME: a hub's name, or a folder",
             )
         draft = cls()
-        endpoint, family = str(report.fields.get("endpoint", COMPLETIONS)), "text"
+        endpoint = str(report.fields.get("endpoint", COMPLETIONS))
+        own = family_at(endpoint) or FAMILIES["text"]
         if report.engine == "vllm_omni" or endpoint in _FAMILIES:
-            family = _FAMILIES.get(endpoint, "omni")
+            own = FAMILIES[_FAMILIES.get(endpoint, "omni")]
+        elif "endpoint" not in report.fields and is_pooling(report.serve_args or {}):
+            own = FAMILIES["pooling"]
+        family = own.name
         draft.add("family", family)
         draft.add_model(report, str(named), has_model=bool(model))
         draft.add("task", "generate" if family == "text" else None)
         if deploy := report.fields.get("deploy_yaml"):
             draft.add("deploy_yaml", {"from": "change", "path": str(deploy)})
-        draft.add_requests(report, family)
+        draft.add_requests(report, own)
         draft.add("stage_overrides", report.fields.get("stage_overrides"))
         draft.add_server(report)
-        own = FAMILIES[family]
-        judged = judged_fields(report.serve_args or {}) if family == "text" else {}
-        draft.document |= {"headline": own.headline, "guards": list(own.guards), **judged}
+        draft.document |= judged_fields((report.serve_args or {}) if family == "text" else {}, family)
         if family == "tts":
             draft.document["percentile_metrics"] = list(_SOUND)
         return draft
@@ -109,12 +112,16 @@ class CellDraft:
         self.add("tokenizer", hub_name(str(tokenizer)) if tokenizer else None)
         self.add("revision", report.fields.get("revision"))
 
-    def add_requests(self, report: ReportedWorkload, family: str) -> None:
+    def add_requests(self, report: ReportedWorkload, own: Family) -> None:
         """What the client sends: said by the report, its client's default, or taken here."""
-        fields = report.fields
+        fields, family = report.fields, own.name
+        has_output = "output_tokens" in own.run_metrics
         has_load = report.closed or "num_prompts" in fields
-        for name in ("backend", "endpoint"):
-            self.add(name, fields.get(name))
+        usual = next(iter(own.backends.items()), ("", ("",)))
+        for name, taken in (("backend", usual[0]), ("endpoint", usual[1][0])):
+            # The defaults of a cell are those of text.
+            is_taken = name not in fields and family != "text"
+            self.add(name, taken if is_taken else fields.get(name), _TAKEN if is_taken and taken else "")
         arguments = dict(report.arguments)
         sampling = {SAMPLING[name]: arguments.pop(name) for name in tuple(arguments) if name in SAMPLING}
         client = {name: arguments.pop(name) for name in _CLIENT_ONLY if name in arguments}
@@ -131,11 +138,13 @@ class CellDraft:
             lengths = report.likely or _LOAD
             mark = "not said: means of the result" if report.likely else _TAKEN
             self.add("dataset_name", lengths["dataset_name"], mark)
-            self.add("dataset_args", lengths["dataset_args"], mark)
+            given = dict(lengths["dataset_args"]) if isinstance(lengths["dataset_args"], dict) else {}
+            kept = {name: value for name, value in given.items() if has_output or "output" not in name}
+            self.add("dataset_args", kept, mark)
         self._add_sampling(report, family, sampling)
         if "ignore_eos" in fields:
             self.add("ignore_eos", fields["ignore_eos"], _default_of(report, "ignore_eos"))
-        elif not report.closed:
+        elif not report.closed and has_output:
             self.add("ignore_eos", True, _TAKEN)
         self.add("extra_body", fields.get("extra_body"))
         count = fields.get("num_prompts", _LOAD["num_prompts"])
@@ -153,8 +162,9 @@ class CellDraft:
                 self.add(name, value)
         if "seed" not in report.defaults:
             self.add("seed", fields.get("seed"))
-        own = {"name": {"text": "vllm_bench", "diffusion": "diffusion_bench"}.get(family, "omni_bench")}
-        self.add("client", {**own, "args": client} if client else own["name"] if family != "text" else None)
+        named = {"diffusion": "diffusion_bench"}.get(family, "omni_bench")
+        named = "vllm_bench" if own.package == "vllm" else named
+        self.add("client", {"name": named, "args": client} if client else named if family != "text" else None)
 
     def _add_sampling(self, report: ReportedWorkload, family: str, sampling: Mapping[str, object]) -> None:
         if family == "text" and report.is_silent_on_temperature:

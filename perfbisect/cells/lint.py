@@ -71,7 +71,7 @@ class Checkout:
 
     def of_another_engine(self, cell: Cell) -> str:
         """Why a cell cannot be checked here: its family is of the other engine; empty if it can."""
-        own = FAMILIES[cell.family].module.partition(".")[0]
+        own = FAMILIES[cell.family].package
         if self.engine not in ENGINES or own == self.engine:
             return ""
         return f"their engine is {ENGINES[own]}, give its repository: --repo"
@@ -192,7 +192,7 @@ def lint(cell: Cell, checkout: Checkout, *, own_client: bool = True) -> tuple[Li
             message = f"{endpoint} refuses {kind} models at {checkout.at}: since #{pull}: {advice}"
             findings.append(LintFinding("error", "endpoint", message))
     # A server of vLLM-Omni also takes vLLM's options, which stand in another repository.
-    level: Level = "error" if cell.family == "text" else "warning"
+    level: Level = "error" if FAMILIES[cell.family].package == "vllm" else "warning"
     for name in checkout.unmentioned(cell.serve_args):
         message = f"--{name} is mentioned nowhere in the sources of {checkout.engine} at {checkout.at}"
         findings.append(LintFinding(level, f"serve_args.{name}", message))

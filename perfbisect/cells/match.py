@@ -42,7 +42,7 @@ def nearest_cells(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Matc
 
     def distance(match: Match) -> tuple[object, ...]:
         fields = {row[0] for row in match.differing}
-        served = FAMILIES[match.cell.family].module.partition(".")[0]
+        served = FAMILIES[match.cell.family].package
         kind = (engine not in ("", served), "endpoint" in fields, "model" in fields)
         return *kind, len(match.differing), not _is_of_test(report, match.cell), match.cell.name
 

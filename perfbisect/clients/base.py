@@ -320,13 +320,11 @@ def read_totals(cell: Cell, document: Document, suffix: str = "") -> Totals:
     return Totals(completed, failed, duration, errors)
 
 
-def token_values(document: Document, totals: Totals) -> dict[str, float]:
+def token_values(document: Document, totals: Totals, *, has_output: bool = True) -> dict[str, float]:
     """Metrics of a run that are computed from its counts."""
-    return {
-        "failed": totals.failed_share,
-        "output_tokens": count(document, "total_output_tokens") / totals.completed,
-        "input_tokens": count(document, "total_input_tokens") / totals.completed,
-    }
+    sides = ("output", "input") if has_output else ("input",)
+    counted = {f"{side}_tokens": count(document, f"total_{side}_tokens") / totals.completed for side in sides}
+    return {"failed": totals.failed_share, **counted}
 
 
 def bench_facts(document: Document, totals: Totals) -> dict[str, Any]:
@@ -334,8 +332,8 @@ def bench_facts(document: Document, totals: Totals) -> dict[str, Any]:
     return {
         "completed": totals.completed,
         "failed": totals.failed,
-        "input_tokens": count(document, "total_input_tokens"),
-        "output_tokens": count(document, "total_output_tokens"),
+        "input_tokens": fact(document, "total_input_tokens"),
+        "output_tokens": fact(document, "total_output_tokens"),
         "max_concurrent_requests": fact(document, "max_concurrent_requests"),
         "date": fact(document, "date"),
         "errors": totals.errors[:3],

@@ -25,8 +25,7 @@ from perfbisect.clients.base import (
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult, relative_spread
 from perfbisect.model.cell import Cell
-from perfbisect.serving.families import FAMILIES
-from perfbisect.serving.families.text import CHAT, COMPLETIONS
+from perfbisect.serving.families import FAMILIES, Family
 
 _AGREE = 0.01
 """Relative tolerance between a reported median and that of its requests."""
@@ -35,15 +34,6 @@ _LENGTHS = (
     *("random-output-len", "prefix-repetition-output-len", "output-len", "sharegpt-output-len"),
     "hf-output-len",
 )
-_REPORTED = ("ttft", "tpot", "itl", "e2el")
-"""Percentile metrics of the client that the metric table has."""
-
-_BACKENDS: Mapping[str, str] = {
-    **dict.fromkeys(("openai", "vllm", "lmdeploy", "scalellm", "sglang"), COMPLETIONS),
-    **dict.fromkeys(("openai-chat", "vllm-chat"), CHAT),
-}
-"""The backends whose requests stream text, and their endpoints."""
-
 _IMPORTED = (
     *(f"vllm.entrypoints.cli.benchmark.{name}" for name in ("main", "serve", "latency", "throughput")),
     *(f"vllm.entrypoints.cli.benchmark.{name}" for name in ("startup", "sweep", "mm_processor")),
@@ -63,20 +53,25 @@ class VllmBench(Client):
 
     def options(self, cell: Cell) -> dict[str, object]:
         """See :class:`Client`. :raises UsageError: the backend is unknown or does not fit the endpoint."""
-        endpoint = _BACKENDS.get(cell.backend)
-        if endpoint != cell.endpoint:
+        family = FAMILIES[cell.family]
+        endpoints = family.backends.get(cell.backend, ())
+        if cell.endpoint not in endpoints:
             problem = (
-                f"uses {endpoint}, but the cell's endpoint is {cell.endpoint}"
-                if endpoint
-                else (f"is none that streams text: {', '.join(_BACKENDS)}")
+                f"uses {' or '.join(endpoints)}, but the cell's endpoint is {cell.endpoint}"
+                if endpoints
+                else f"is none of family {family.name}: {', '.join(family.backends)}"
             )
             raise UsageError(f"cell {cell.name}: backend {cell.backend} {problem}", field="backend")
+        # What a family does not report stands in the defaults of a cell.
+        never = {*Family.request_metrics} - {*family.request_metrics}
         return {
             "extra-body": dict(cell.extra_body) or None,
             # With it the client fails if the server is down; without it the client ends with 0 and a result
             # of zeros.
             "ready-check-timeout-sec": 30,
-            **reporting_options(cell.percentile_metrics, cell.percentiles),
+            **reporting_options(
+                [name for name in cell.percentile_metrics if name not in never], cell.percentiles
+            ),
         }
 
     def preload(self, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -84,14 +79,19 @@ class VllmBench(Client):
         return () if env.get("VLLM_USE_RUST_BENCH", "0") not in ("", "0") else _IMPORTED
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
+        family = FAMILIES[cell.family]
         parts = ("median", "mean", "std", *(f"p{percentile:g}" for percentile in cell.percentiles))
-        keys = [f"{name}:{part}" for name in cell.percentile_metrics if name in _REPORTED for part in parts]
-        keys += ["request_throughput", "output_throughput", "total_token_throughput"]
-        keys += ["request_goodput"] if "goodput" in cell.client.args else []
-        keys += ["failed", "output_tokens", "input_tokens"]
-        keys += ["e2el_per_token"] if "e2el" in cell.percentile_metrics else []
-        is_speculative = not FAMILIES[cell.family].lacks(cell, "speculative decoding")
+        names = [name for name in cell.percentile_metrics if name in family.request_metrics]
+        keys = [f"{name}:{part}" for name in names for part in parts]
+        has_output = "output_tokens" in family.run_metrics
+        keys += family.run_metrics
+        keys += ["request_goodput"] if "goodput" in cell.client.args and has_output else []
+        keys += ["e2el_per_token"] if "e2el" in names and has_output else []
+        is_speculative = has_output and not family.lacks(cell, "speculative decoding")
         return (*keys, *(ACCEPTANCE if is_speculative else ()))
+
+    def may_report(self, cell: Cell) -> tuple[str, ...]:
+        return FAMILIES[cell.family].newer_metrics
 
     def field(self, key: str) -> str:
         name, _, statistic = key.partition(":")
@@ -106,10 +106,16 @@ class VllmBench(Client):
         self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
     ) -> RunResult:
         check_bench_identity(cell, document, seed, expected)
+        has_output = "output_tokens" in FAMILIES[cell.family].run_metrics
+        if "failed" not in document and not has_output:
+            # Of requests without output tokens the client counts those that completed alone.
+            errors = document.get("errors")
+            sent = len(errors) if isinstance(errors, list) else _requests_of(cell)
+            document = {**document, "failed": max(0, sent - count(document, "completed"))}
         totals = read_totals(cell, document)
-        if count(document, "total_output_tokens") == 0:
+        if has_output and count(document, "total_output_tokens") == 0:
             raise ClientError(f"{totals.completed} requests completed without one output token")
-        values = self.read_values(cell, document, token_values(document, totals))
+        values = self.read_values(cell, document, token_values(document, totals, has_output=has_output))
         requests = {
             f"{name}:median": raw for name, raw in _request_values(document, totals.completed).items()
         }
@@ -123,8 +129,8 @@ class VllmBench(Client):
                     f"the result contradicts itself: {self.field(key)} is {reported:g}, "
                     f"its requests have {median:g}"
                 )
-        warnings = totals.warnings(cell.num_prompts)
-        warnings += _short_outputs(cell, document, totals.completed)
+        warnings = totals.warnings(_requests_of(cell))
+        warnings += _short_outputs(cell, document, totals.completed) if has_output else []
         for guard in cell.guards:
             if guard in ACCEPTANCE and guard not in values:
                 warnings.append(f"{guard} is a guard but was not reported")
@@ -145,12 +151,30 @@ class VllmBench(Client):
         )
 
 
+def _requests_of(cell: Cell) -> int:
+    """Requests of a run: ``num_prompts`` counts texts, of which random data may put several into one."""
+    batch = cell.dataset_args.get("random-batch-size", 1)
+    # Without a reranker the first text of each request is the query.
+    queries = int(cell.dataset_args.get("no-reranker") is True)
+    is_batch = isinstance(batch, int) and batch > 1 and cell.dataset_name in ("random", "random-rerank")
+    return math.ceil((cell.num_prompts - queries) / (batch - queries)) if is_batch else cell.num_prompts
+
+
 def _request_values(document: Document, completed: int) -> dict[str, tuple[float, ...]]:
     """Seconds of each completed request (itl: chunk) by metric; empty without usable detail.
 
     Raises:
         ClientError: an item is no number.
     """
+    whole, failures = document.get("latencies"), document.get("errors")
+    if "output_lens" not in document and isinstance(whole, list) and isinstance(failures, list):
+        # Answers without tokens have no first one.
+        e2els = tuple(
+            check_number(latency, f"latencies[{i}]")
+            for i, (latency, error) in enumerate(zip(whole, failures, strict=False))
+            if not error
+        )
+        return {"e2el": e2els} if len(e2els) == completed else {}
     lists = [document.get(name) for name in ("ttfts", "itls", "output_lens", "errors")]
     rows = [items for items in lists if isinstance(items, list)]
     if len(rows) < len(lists) or len({len(items) for items in rows}) != 1:

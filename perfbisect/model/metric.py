@@ -110,6 +110,11 @@ _ROWS = (
     Metric("request_goodput", "req/s", "higher", 0.03, "requests within the service objectives"),
     Metric("output_throughput", "tok/s", "higher", 0.03, "output token throughput"),
     Metric("total_token_throughput", "tok/s", "higher", 0.03, "total token throughput"),
+    Metric(
+        *("rtfx", "audio-s/s", "higher", 0.03, "inverse real-time factor: sound transcribed per second"),
+        since="0.15.0",
+        change="#32300",
+    ),
     Metric("tput_per_gpu", "tok/s/GPU", "higher", 0.03, "total token throughput of a GPU"),
     Metric("output_tput_per_gpu", "tok/s/GPU", "higher", 0.03, "output token throughput of a GPU"),
     Metric("input_tput_per_gpu", "tok/s/GPU", "higher", 0.03, "input token throughput of a GPU"),

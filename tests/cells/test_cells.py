@@ -289,7 +289,7 @@ def test_what_is_wrong_is_told_with_file_line_and_field(
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
-        ("family: text", "family: tekst", 1, "there is no family 'tekst' (allowed: text, tts, "),
+        ("family: text", "family: tekst", 1, "there is no family 'tekst' (allowed: text, pooling, "),
         ("family: text\n", "", 1, "family: is missing"),
         ("  top_p: 0.9", "  top_p: 9", 9, "sampling.top_p: must be less than or equal to 1, not 9"),
         ("  max-model-len: 512", "  port: 80", 6, "serve_args cannot set port"),

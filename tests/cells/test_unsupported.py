@@ -14,19 +14,19 @@ from perfbisect.errors import LocatedError
 PLAIN = "family: text\nmodel: org/model\nnum_prompts: 20\nmax_concurrency: 4\n"
 
 UNSUPPORTED = {
-    "backend: vllm-rerank\nendpoint: /v1/rerank\n": ("endpoint", "no family here asks at /v1/rerank"),
+    "backend: vllm-rerank\nendpoint: /v1/rerank\n": ("endpoint", "family pooling asks at /v1/rerank"),
     "backend: openai-embeddings\nendpoint: /v1/embeddings\n": (
         "endpoint",
-        "no family here asks at /v1/embeddings",
+        "family pooling asks at /v1/embeddings",
     ),
     "backend: openai-audio\nendpoint: /v1/audio/transcriptions\n": (
         "endpoint",
-        "no family here asks at /v1/audio/transcriptions",
+        "family transcription asks at /v1/audio/transcriptions",
     ),
-    "serve_args: {runner: pooling}\n": ("serve_args", "no family here serves pooling models"),
-    "serve_args: [--task, score]\n": ("serve_args", "no family here serves pooling models"),
-    "backend: openai-embeddings\n": ("backend", "none that streams text"),
-    "backend: tgi\n": ("backend", "none that streams text"),
+    "serve_args: {runner: pooling}\n": ("serve_args", "a pooling model's: family pooling"),
+    "serve_args: [--task, score]\n": ("serve_args", "a pooling model's: family pooling"),
+    "backend: openai-embeddings\n": ("backend", "none of family text"),
+    "backend: tgi\n": ("backend", "none of family text"),
     "backend: openai\nendpoint: /v1/chat/completions\n": ("backend", "uses /v1/completions"),
 }
 
@@ -58,8 +58,8 @@ def test_the_importer_uses_the_same_words() -> None:
     test = {
         "test_name": "rerank",
         "server_parameters": {"model": "org/model"},
-        "client_parameters": {"endpoint": "/v1/rerank", "num_prompts": 3},
+        "client_parameters": {"endpoint": "/v1/score", "num_prompts": 3},
     }
     source = SpecificationFile(Path("serving-tests.json"), "{}")
     (why,) = read_tests(source, {"tests": [test]}).left_out.values()
-    assert "no family here asks at /v1/rerank" in why
+    assert "no family here asks at /v1/score" in why

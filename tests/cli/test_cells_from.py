@@ -71,7 +71,6 @@ def test_a_cell_that_is_there_is_not_replaced(here: Path) -> None:
     [
         ("nothing of it", "no `vllm serve`"),
         ("vllm serve $M", "does not say the model"),
-        ("vllm serve BAAI/m --runner pooling", "no cell can hold the report"),
         ("vllm serve 'a\n", "No closing quotation"),
         ("\x1b[31mvllm serve a b\x1b[0m", "'b' is not a long option"),
     ],

@@ -15,6 +15,19 @@ from tests.serving.workloads import CHAT, ENDPOINT, PAINT, SPEECH, make_cell
 
 CELLS: list[dict[str, Any]] = [
     {"family": "text"},
+    {"family": "pooling", "backend": "vllm-rerank", "endpoint": "/v1/rerank", "headline": "e2el"},
+    {
+        "family": "pooling",
+        "backend": "openai-embeddings",
+        "endpoint": "/v1/embeddings",
+        "headline": "request_throughput",
+    },
+    {
+        "family": "transcription",
+        "backend": "openai-audio",
+        "endpoint": "/v1/audio/transcriptions",
+        "headline": "e2el",
+    },
     {**SPEECH, "client": "omni_bench", "dataset_name": "seed-tts", "headline": "audio_ttfp"},
     {**CHAT, "client": "omni_bench", "extra_body": {"modalities": ["text"]}, "headline": "e2el"},
     {**CHAT, "client": "omni_bench", "percentile_metrics": "ttft,audio_rtf,audio_ttfp", "headline": "e2el"},

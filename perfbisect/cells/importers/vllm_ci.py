@@ -27,8 +27,8 @@ from perfbisect.cells.importers.base import (
 )
 from perfbisect.common.yaml_source import collecting
 from perfbisect.model.cell import parallel_devices
-from perfbisect.serving.families import FAMILIES
-from perfbisect.serving.families.text import COMPLETIONS, ENDPOINTS
+from perfbisect.serving.families import FAMILIES, family_at
+from perfbisect.serving.families.text import COMPLETIONS
 
 FORM = (
     "vLLM's serving tests (test_name, server_parameters, client_parameters; in a list, or under tests with "
@@ -97,7 +97,7 @@ def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: st
                 for key, above in zip(_MAPPINGS, inherited, strict=True)
             )
             endpoint = client.get("endpoint", COMPLETIONS)
-            if endpoint not in ENDPOINTS:
+            if family_at(str(endpoint)) is None:
                 found.left_out[place] = f"no family here asks at {endpoint} ({name})"
                 continue
             lists = {key: defaults.get(key) if test.get(key) is None else test[key] for key in _LISTS}
@@ -174,15 +174,16 @@ def _cell(
         asked = f"is {describe_value(client_model)}"
         raise source.wrong(f"{place}.client_parameters.model", asked, f"the server's, {model}")
     given = {key: value for key, value in client.items() if key not in _ADDRESS}
+    family = family_at(str(given.get("endpoint", COMPLETIONS))) or FAMILIES["text"]
     document: dict[str, object] = {
-        "family": "text",
+        "family": family.name,
         "description": f"{name} of {source.name}",
         "model": model,
-        "task": "generate",
+        **({"task": "generate"} if family.has_sampling else {}),
         **server_fields(variables, server),
         **client_fields(given),
         **_load_fields(source, place, given, lists),
-        **judged_fields(server),
+        **judged_fields(server, family.name),
     }
     path = str(document.get("dataset_path", ""))
     # With the data set "hf" the path is a repository of the hub.
@@ -212,11 +213,11 @@ def server_fields(variables: Mapping[str, object], server: Mapping[str, object])
     }
 
 
-def judged_fields(server: Mapping[str, object]) -> dict[str, object]:
-    """Headline and guards of a text server; of one that speculates the share of accepted tokens too."""
+def judged_fields(server: Mapping[str, object], family: str = "text") -> dict[str, object]:
+    """Headline and guards of a server; of one that speculates the share of accepted tokens too."""
     is_speculative = any(name.startswith("speculative-config") for name in server)
     speculation = ["spec_decode_acceptance_rate"] if is_speculative else []
-    return {"headline": FAMILIES["text"].headline, "guards": [*FAMILIES["text"].guards, *speculation]}
+    return {"headline": FAMILIES[family].headline, "guards": [*FAMILIES[family].guards, *speculation]}
 
 
 def client_fields(given: Mapping[str, object]) -> dict[str, object]:

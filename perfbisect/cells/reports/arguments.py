@@ -11,7 +11,8 @@ from perfbisect.cells.reports.shell import Computed
 from perfbisect.cells.reports.vllm_options import CLIENT_OPTIONS, SERVER_OPTIONS, Arity
 from perfbisect.common.arguments import long_option, parse_options
 from perfbisect.common.text import line as shown
-from perfbisect.serving.families.text import CHAT, COMPLETIONS
+from perfbisect.serving.families import FAMILIES
+from perfbisect.serving.families.text import COMPLETIONS
 
 BENCH_DEFAULTS: Mapping[str, object] = {
     "backend": "openai",
@@ -34,14 +35,9 @@ BACKENDS = {"vllm": "openai", "vllm-chat": "openai-chat"}
 """Two names of one thing in vLLM's client."""
 
 ENDPOINTS: Mapping[str, str] = {
-    "openai-chat": CHAT,
-    "openai-audio": "/v1/audio/transcriptions",
-    "openai-embeddings": "/v1/embeddings",
-    "openai-embeddings-chat": "/v1/embeddings",
-    "vllm-pooling": "/pooling",
-    "vllm-rerank": "/v1/rerank",
+    backend: endpoints[0] for family in FAMILIES.values() for backend, endpoints in family.backends.items()
 }
-"""The only endpoint of a backend; the client's default is another, which it then refuses."""
+"""The usual endpoint of a backend; the client's default is that of completions, which others refuse."""
 
 _SERVER_ADDRESS = frozenset(
     {"host", "port", "uds", "served-model-name", "api-key", "omni", "init-timeout", "stage-init-timeout"}

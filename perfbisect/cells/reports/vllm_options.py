@@ -86,8 +86,8 @@ watermark-config weight-transfer-config worker-cls worker-extension-cls
 """
 _CLIENT_SWITCHES = """
 append-result custom-ensure-client-side-data disable-shuffle disable-tqdm enable-multimodal-chat ignore-eos
-insecure no-oversample no-stream omni plot-dataset-stats plot-timeline profile save-detailed save-result
-self-timed skip-chat-template skip-tokenizer-init trust-remote-code use-beam-search
+insecure no-oversample no-reranker no-stream omni plot-dataset-stats plot-timeline profile save-detailed
+save-result self-timed skip-chat-template skip-tokenizer-init trust-remote-code use-beam-search
 """
 _CLIENT_SEVERAL = """
 goodput header lora-modules metadata metric-percentiles percentile-metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from perfbisect.common.arguments import merge_options, option_tokens
 from perfbisect.errors import UsageError
@@ -89,6 +90,24 @@ class Family(ABC):
     reserved: tuple[str, ...]
     environment: Mapping[str, str] = {}
     has_kv_cache = True
+    backends: Mapping[str, tuple[str, ...]] = {}
+    """Backends of ``vllm bench serve`` that ask it, the usual first, and the endpoints of each."""
+    request_metrics: tuple[str, ...] = ("ttft", "tpot", "itl", "e2el")
+    """What that client reports of each request."""
+    run_metrics: tuple[str, ...] = (
+        *("request_throughput", "output_throughput", "total_token_throughput"),
+        *("failed", "output_tokens", "input_tokens"),
+    )
+    """What it reports of a run; without ``output_tokens`` an answer has none."""
+    newer_metrics: tuple[str, ...] = ()
+    """What only newer clients report of a run."""
+    has_sampling = True
+    """Whether requests may set their sampling."""
+
+    @property
+    def package(self) -> str:
+        """The import name of its engine."""
+        return self.module.partition(".")[0]
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
         """The server command of one attempt: offline if possible, without usage reports.
@@ -181,9 +200,16 @@ def hub_revision(revision: str | None) -> str | None:
 
 
 def _families() -> dict[str, Family]:
-    from perfbisect.serving.families import staged, text
+    from perfbisect.serving.families import pooling, staged, text, transcription
 
-    return {family.name: family for family in (text.TextFamily(), *staged.STAGED)}
+    own = (text.FAMILY, pooling.FAMILY, transcription.FAMILY)
+    return {family.name: family for family in (*own, *staged.STAGED)}
 
 
 FAMILIES: dict[str, Family] = _families()
+
+
+def family_at(endpoint: str) -> Family | None:
+    """The family that ``vllm bench serve`` asks at an endpoint."""
+    known = (family for family in FAMILIES.values() if endpoint in chain(*family.backends.values()))
+    return next(known, None)

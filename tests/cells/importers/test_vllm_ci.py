@@ -173,11 +173,11 @@ def test_what_must_be_brought(tmp_path: Path) -> None:
 
 
 def test_what_no_family_serves_is_told(tmp_path: Path) -> None:
-    embed = entry(client={"backend": "openai-embeddings", "endpoint": "/v1/embeddings"})
+    embed = entry(client={"backend": "openai-responses", "endpoint": "/v1/responses"})
     found = read(tmp_path, [entry(), embed])
     assert len(found.cells) == 1
     assert list(found.left_out.items()) == [
-        ("[1]", "no family here asks at /v1/embeddings (serving_llama8B_tp4_sharegpt)")
+        ("[1]", "no family here asks at /v1/responses (serving_llama8B_tp4_sharegpt)")
     ]
 
 
