@@ -12,15 +12,25 @@ from perfbisect.stats.two_sample import Scale
 SearchVerdict = Literal["found", "narrowed", "not reproduced", "too small", "gradual", "out of budget"]
 
 
+BUILD_SD: Final = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03)
+"""Grid of the standard deviation of what a build has of its own (log scale)."""
+
+
 @dataclass(frozen=True)
 class NoisePrior:
-    """Medians of the priors of the noise between the runs of a launch and between launches (log scale).
+    """What is taken for likely before any launch, by default or as earlier jobs have it.
 
-    The defaults are those of docs/method/bisection.md: a quiet machine whose devices do the work.
+    ``runs``, ``launches``: medians of the noise between the runs of a launch and between launches (log
+    scale); ``runs_sd``, ``launches_sd``: log standard deviations around these. ``builds``: weights of
+    :data:`BUILD_SD`; empty: by whether most changes have compiled files of their own. The defaults are those
+    of docs/method/bisection.md: a quiet machine whose devices do the work.
     """
 
     runs: float = 0.02
     launches: float = 0.012
+    runs_sd: float = 1.1
+    launches_sd: float = 0.9
+    builds: tuple[float, ...] = ()
 
 
 USUAL_NOISE: Final = NoisePrior()
@@ -34,8 +44,9 @@ class Plan:
     ``prior`` weights over positions 0..n (position 0 is ignored); ``skips`` positions known to be untestable;
     ``cached`` positions already built; ``budget`` minutes of measuring in all; ``all_steps``: find every step
     of the range, not only one. ``binaries``: of each position, equal where the compiled files are; empty:
-    all positions share them. ``noise``: what is assumed of it before any launch. ``absolute``: values are
-    shares, and effects and ``min_effect`` differences of them. ``exact``: launches of one position agree.
+    all positions share them. ``noise``: what is taken for likely of noise and builds before any
+    launch. ``absolute``: values are shares, and effects and ``min_effect`` differences of them. ``exact``:
+    launches of one position agree.
     """
 
     n: int

@@ -175,13 +175,10 @@ SIGMA = 0.00125 * 2.0 ** np.arange(9)
 TAU = 0.002 * 2.0 ** np.arange(8)
 """Grid of the noise between launches: 0.2 % to 26 %."""
 
-_SIGMA_SD, _TAU_SD = 1.1, 0.9
-"""Log standard deviations of the log-normal priors; :class:`NoisePrior` has the medians."""
-
 
 def tau_prior(tau: Array, noise: NoisePrior) -> Array:
     """Log prior of the noise between launches."""
-    return np.asarray(-0.5 * (np.log(tau / noise.launches) / _TAU_SD) ** 2)
+    return np.asarray(-0.5 * (np.log(tau / noise.launches) / noise.launches_sd) ** 2)
 
 
 @dataclass(frozen=True)
@@ -315,7 +312,7 @@ def scales(data: tuple[LaunchEstimate, ...], noise: NoisePrior, keep: float = 1e
     since the full model counts them again.
     """
     s, t = (a.ravel() for a in np.meshgrid(SIGMA, TAU, indexing="ij"))
-    prior = -0.5 * (np.log(s / noise.runs) / _SIGMA_SD) ** 2 + tau_prior(t, noise)
+    prior = -0.5 * (np.log(s / noise.runs) / noise.runs_sd) ** 2 + tau_prior(t, noise)
     within = np.zeros(len(s))
     repeats = np.zeros(len(s))
     for launch in data:

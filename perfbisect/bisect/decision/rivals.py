@@ -30,16 +30,14 @@ from perfbisect.bisect.decision.drift import (
     launch_weights,
     step_sizes,
 )
+from perfbisect.bisect.decision.model import BUILD_SD
 from perfbisect.bisect.decision.noise import TAU, launch_scale, launch_variance, tau_prior
 from perfbisect.stats.robust import Array, log_heavy_tailed
 
-BUILD_SD = (0.0, 0.005, 0.01, 0.015)
-"""Grid of the standard deviation of what a build has of its own (log scale) ..."""
+BUILD_PRIOR = (0.5, 0.2, 0.2, 0.1, 0.0, 0.0)
+"""Prior of :data:`BUILD_SD` where most builds share their compiled files ..."""
 
-BUILD_PRIOR = (0.5, 0.2, 0.2, 0.1)
-"""... its prior where most builds share their compiled files ..."""
-
-COMPILED_PRIOR = (0.1, 0.25, 0.35, 0.3)
+COMPILED_PRIOR = (0.1, 0.25, 0.35, 0.3, 0.0, 0.0)
 """... and where most have their own."""
 
 SLOPE = 0.2
@@ -110,10 +108,10 @@ class Explanations:
         return self.slope > GRADUAL and self.misfit < FIT
 
 
-def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR) -> Explanations:
+def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> Explanations:
     """The posterior of step, slope and no change with an offset of each build.
 
-    ``plain``: the posterior of the same launches without either; ``build_prior``: of :data:`BUILD_SD`.
+    ``plain``: the posterior of the same launches without either; ``weights``: prior of :data:`BUILD_SD`.
     """
     data = plain.data
     at, index = np.array(plain.at), np.array([x.index for x in data])
@@ -121,9 +119,10 @@ def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR)
     # The slope is one more column beside the steps: one fit compares both on the same data.
     ramp = (index - at[0]) / (at[-1] - at[0])
     after = np.concatenate([index[:, None] >= at[None, 1:], ramp[:, None]], axis=1).astype(float)
-    taus = _taus(plain, 5.0)
-    tau, build = (grid.ravel() for grid in np.meshgrid(taus, BUILD_SD, indexing="ij"))
-    prior = tau_prior(tau, plain.noise_prior) + np.log(np.tile(build_prior, len(taus)))
+    taus, build_prior = _taus(plain, 5.0), np.array(weights) / sum(weights)
+    possible = build_prior > 0
+    tau, build = (grid.ravel() for grid in np.meshgrid(taus, np.array(BUILD_SD)[possible], indexing="ij"))
+    prior = tau_prior(tau, plain.noise_prior) + np.log(np.tile(build_prior[possible], len(taus)))
     # Commits of equal compiled files have one offset: they are no second opinion on each other.
     binary = np.array([plain.binaries[i] for i in index]) if plain.binaries else index
     shared = build[:, None, None] ** 2 * (binary[:, None] == binary[None])
@@ -150,7 +149,7 @@ def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR)
         / math.sqrt(each[here].sum() + (build[kind] * each[here].sum()) ** 2)
         for here in (index == position for position in at)
     ]
-    alike, before = float(share.sum(1)[build == 0].sum()), build_prior[0]
+    alike, before = float(share.sum(1)[build == 0].sum()), min(float(build_prior[0]), 1 - 1e-9)
     return Explanations(
         gaps=share[:, :-2].sum(0),
         none=float(share[:, -1].sum()),
@@ -242,7 +241,8 @@ class Rivals:
 
     @cached_property
     def builds(self) -> Explanations:
-        return explanations(self.plain, COMPILED_PRIOR if self.compiles_each else BUILD_PRIOR)
+        usual = COMPILED_PRIOR if self.compiles_each else BUILD_PRIOR
+        return explanations(self.plain, self.plain.noise_prior.builds or usual)
 
     @cached_property
     def intermittent(self) -> Intermittence:

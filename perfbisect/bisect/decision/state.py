@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
-from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped, Trial, Visit
+from perfbisect.bisect.decision.model import (
+    BUILD_SD,
+    Event,
+    Lost,
+    Measured,
+    Pending,
+    Plan,
+    Skipped,
+    Trial,
+    Visit,
+)
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.model.attempt import Costs
@@ -246,6 +256,9 @@ def _check(plan: Plan, events: tuple[Event, ...]) -> None:
     costs = (plan.costs.build, plan.costs.launch, plan.costs.run)
     if any(not math.isfinite(c) or c < 0 for c in costs):
         raise ValueError(f"costs are minutes >= 0: {plan.costs}")
+    builds = plan.noise.builds
+    if builds and (len(builds) != len(BUILD_SD) or min(builds) < 0 or not 0 < sum(builds) < math.inf):
+        raise ValueError(f"builds have {len(BUILD_SD)} weights >= 0, one of each deviation: {builds}")
     if {0, plan.n} & plan.skips:
         raise ValueError("an end of the range cannot be measured: choose another range")
     for event in events:

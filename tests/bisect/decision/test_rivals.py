@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfbisect.bisect.decision.decide import beliefs, next_action
-from perfbisect.bisect.decision.model import Measured, NextLaunch, Plan, SearchOutcome
+from perfbisect.bisect.decision.model import Measured, NextLaunch, NoisePrior, Plan, SearchOutcome
 from perfbisect.bisect.decision.rivals import Rivals
 from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
@@ -265,3 +265,19 @@ def test_the_decision_is_a_fold():
     for count in range(4, len(world.events)):
         action = next_action(world.plan, world.events[:count])
         assert isinstance(action, SearchOutcome) or action == world.actions[count]
+
+
+def test_what_earlier_jobs_showed_of_builds_stands_in_for_the_usual_prior():
+    levels = {0: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 16: 0.03}
+
+    def learnt(builds):
+        seen = rivals(levels)
+        noise = replace(seen.plain.noise_prior, builds=builds)
+        return replace(seen, plain=replace(seen.plain, noise_prior=noise))
+
+    alike, unlike = learnt((1.0, 0.0, 0.0, 0.0, 0.0, 0.0)), learnt((0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+    assert alike.builds.build_sd == 0.0
+    assert unlike.builds.build_sd == pytest.approx(0.03)
+    assert unlike.with_builds(7, 8) < rivals(levels).with_builds(7, 8) < alike.with_builds(7, 8)
+    with pytest.raises(ValueError, match="weights >= 0"):
+        SearchState.from_events(Plan(n=16, noise=NoisePrior(builds=(1.0, 0.0))), ())
