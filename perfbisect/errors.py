@@ -48,6 +48,7 @@ FaultCode = Literal[
     "image_missing",
     "build_failed",
     "server_hung",
+    "no_output",
     "server_option_unknown",
     "engine_import_failed",
     "model_unsupported",

@@ -174,7 +174,9 @@ class OmniBench(Client):
         is_speech = look_up_backend(cell).endpoint == SPEECH
         sound = _seconds_of_sound(document, totals.duration) if has_sound or is_speech else 0.0
         if has_sound and sound <= 0:
-            raise ClientError(f"{totals.completed} requests completed without one second of sound")
+            raise ClientError(
+                f"{totals.completed} requests completed without one second of sound", code="no_output"
+            )
         known = token_values(document, totals)
         if look_up_backend(cell).image:
             known["images"] = count(document, "total_images") / totals.completed

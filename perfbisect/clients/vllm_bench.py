@@ -114,7 +114,9 @@ class VllmBench(Client):
             document = {**document, "failed": max(0, sent - count(document, "completed"))}
         totals = read_totals(cell, document)
         if has_output and count(document, "total_output_tokens") == 0:
-            raise ClientError(f"{totals.completed} requests completed without one output token")
+            raise ClientError(
+                f"{totals.completed} requests completed without one output token", code="no_output"
+            )
         values = self.read_values(cell, document, token_values(document, totals, has_output=has_output))
         requests = {
             f"{name}:median": raw for name, raw in _request_values(document, totals.completed).items()

@@ -303,6 +303,11 @@ class BenchRuns:
         # Failed requests are the server's answers, even if it answers again afterwards.
         if trouble is None and has_errors:
             trouble = ServerError("the server answered requests with errors", where=self.server.owned.log)
+        # Every request completed and none held anything: only the server's answers can be empty.
+        if trouble is None and error.code == "no_output":
+            trouble = ServerError(
+                "the server answered nothing", where=self.server.owned.log, code="no_output"
+            )
         if trouble is not None:
             return self._server_failed(trouble, f"(what the client said: {error.message})")
         return BlamedError(error, row, f"{error.message} (in the client: the server still answers)")

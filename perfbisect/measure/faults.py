@@ -15,6 +15,7 @@ from typing import Literal
 from perfbisect.errors import BuildError, ClientError, FaultCode, MachineError, PerfbisectError, ServerError
 from perfbisect.machine import profile
 from perfbisect.model.attempt import Fault, Phase
+from perfbisect.model.trace import Trace
 
 Event = Literal["oom kill", "machine", "build", "server", "client"]
 """Observed by perfbisect: an OOM kill, or the part that failed."""
@@ -163,6 +164,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
     FaultRow("image_missing", "there is no image of the change", "change"),
     FaultRow("build_failed", "the environment is not built, or is not the change", "change", event="build"),
     FaultRow("server_hung", "the server hung", "change"),
+    FaultRow("no_output", "the server answers nothing", "change"),
     FaultRow(
         "server_option_unknown",
         "the engine does not know an option of the cell",
@@ -325,11 +327,11 @@ class FaultClassifier:
 
 
 def names_an_error(lines: Iterable[str]) -> bool:
-    """Whether a line names an error that does not refer to another one."""
-    return any(
-        _FIRST_HAND.search(line) and not _SECOND_HAND.search(line) and not _HARMLESS.match(line)
-        for line in lines
-    )
+    """Whether a line names an error, or a traceback ends with one, that does not refer to another one."""
+    told = [line for line in lines if not _HARMLESS.match(line)]
+    named = any(_FIRST_HAND.search(line) and not _SECOND_HAND.search(line) for line in told)
+    # Not every exception's name ends with Error: triton's OutOfResources, dynamo's Unsupported.
+    return named or Trace.read("\n".join(told)) is not None
 
 
 def is_own_error(error: BaseException) -> bool:

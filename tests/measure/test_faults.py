@@ -36,6 +36,15 @@ WORKER = (
     "unexpectedly (exit code: {}), shutting down executor.\n"
     "(EngineCore pid=1461) ERROR 11-21 13:00:19 [core.py:1512] RuntimeError: Executor failed."
 )
+TRITON = "".join(
+    f"(EngineCore pid=1461) ERROR 11-21 13:00:19 [core.py:1512] {text}\n"
+    for text in (
+        "Traceback (most recent call last):",
+        '  File "/env/site-packages/triton/compiler/compiler.py", line 422, in _init_handles',
+        "    raise_(OutOfResources(self.metadata.shared, max_shared, 'shared memory'))",
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 163840",
+    )
+)
 WARNED = (
     "(APIServer pid=1) WARNING 11-21 12:58:32 [system_utils.py:255] Found ulimit of 20000 and failed to "
     "automatically increase. This can cause fd limit errors like `OSError: [Errno 24] Too many open files`.\n"
@@ -61,6 +70,8 @@ def caused(error: PerfbisectError, cause: OSError) -> PerfbisectError:
         (ENDED, "!!!!!!! Segfault encountered !!!!!!!\n" + KILLED, "change", "crashed"),
         (ENDED, "Fatal Python error: Aborted\n" + KILLED, "change", "crashed"),
         (ENDED, "AssertionError: shape\n" + KILLED, "change", "the server failed"),
+        (ENDED, TRITON + KILLED, "change", "the server failed"),
+        (ENDED, TRITON.replace("ERROR", "WARNING") + KILLED, "machine", "vanished without a word"),
         (ENDED, "INFO 1 [x.py] [shutdown] API server: shutdown triggered\n", "machine", "told to end"),
         (
             FAILED,
@@ -78,6 +89,7 @@ def caused(error: PerfbisectError, cause: OSError) -> PerfbisectError:
         (ServerError("?", code=signal_code(15)), "", "machine", "from outside"),
         (ServerError("?", code=signal_code(6)), "", "change", "crashed"),
         (ServerError("?", code="server_hung"), "", "change", "hung"),
+        (ServerError("?", code="no_output"), "", "change", "answers nothing"),
         (ServerError("?", output="CUDA out of memory"), "", "change", "out of device memory"),
         (ClientError("?", code=signal_code(11)), "", "client", "still answers"),
         (ClientError("?", code=signal_code(9)), "", "machine", "from outside"),

@@ -42,6 +42,7 @@ def failure(made: Attempt) -> Failure:
         ("server", "never_ready", ("launch", "change", "server_failed")),
         ("server", "die_in_bench", ("warm", "change", "server_failed")),
         ("server", "stall_in_bench", ("warm", "change", "server_hung")),
+        ("server", "mute_in_bench", ("bench", "change", "no_output")),
         ("client", "hang", ("warm", "client", "client_hung")),
         ("client", "no_file", ("warm", "client", "client_failed")),
     ],

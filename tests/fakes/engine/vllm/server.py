@@ -228,7 +228,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         produced = 0
-        for word in self.engine.tokens(prompt, count):
+        is_mute = faults.wanted("mute_in_bench") and number >= DIE_AT_REQUEST
+        if is_mute:
+            self._event(self._envelope(prompt, "", 0, "stop") | {"usage": None})
+        for word in () if is_mute else self.engine.tokens(prompt, count):
             produced += 1
             reason = "length" if produced == count else None
             self._event(self._envelope(prompt, word, produced, reason) | {"usage": None})

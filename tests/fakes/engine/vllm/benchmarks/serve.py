@@ -99,7 +99,7 @@ def _receive(response, output):
             last, output.latency = now, now - output.start
         elif event.get("usage"):
             output.tokens = event["usage"]["completion_tokens"]
-    if not output.tokens:
+    if not output.ttft:
         output.error = "Never received a valid chunk to calculate TTFT."
 
 
