@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from perfbisect.bisect.failure.plan import FailurePlan, FailurePlanDocument
     from perfbisect.bisect.forecast import PlanDocument
     from perfbisect.bisect.plan import BisectPlan
-    from perfbisect.changes.history import Branch
     from perfbisect.commands.session import PlannedJob
     from perfbisect.experiments.setup import MeasurementSetup
-    from perfbisect.jobs.estimates import EarlierAttempts
-    from perfbisect.model.change import History
 
 _SLOW_BUILD_MIN = 0.5
 """Minutes of a build from which on it matters whether it is waited for."""
@@ -115,22 +112,9 @@ class BisectRequest(MeasureOptions, BudgetOptions):
                     f"{option} speaks of a metric, and --find failure of whether the engine serves",
                     next_step=f"leave {option} out",
                 )
-        setup, commits, branch, notes, earlier = self._range(workspace)
-        plan = make_plan(
-            FailurePlan,
-            cell=setup.cell,
-            history=commits,
-            builder=setup.builder,
-            metric=setup.metric,
-            setting=setup.setting,
-            costs=earlier.costs,
-            notes=notes,
-            deploy=workspace.repository.tree_id if workspace.repository else None,
-            budget=self.budget,
-            workers=len(setup.placed.slots) or self.workers,
-            branch=branch,
-        )
-        shown = plan.document(earlier.basis)
+        setup, shared = self._range(workspace)
+        plan = make_plan(FailurePlan, **shared)
+        shown = plan.document(setup.earlier.basis)
         commands = command_lines(shown.commands)
         return PlannedJob(plan, setup.builder, setup.placed.slots, shown, shown.lines, commands)
 
@@ -141,45 +125,40 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         from perfbisect.commands.bisect_range import position_weigher
         from perfbisect.commands.session import PlannedJob
         from perfbisect.commands.slots import reason_not_prebuilding
+        from perfbisect.errors import UsageError
         from perfbisect.jobs.estimates import learnt_noise
         from perfbisect.report.sections import command_lines
 
-        setup, commits, branch, notes, earlier = self._range(workspace)
-        noise = learnt_noise(earlier.of_cell, setup.metric, has_devices=setup.cell.gpus > 0)
+        setup, shared = self._range(workspace)
+        if self.all_steps and setup.metric.metric.exact:
+            raise UsageError(
+                f"{setup.metric} takes one launch a commit, and such a search names one step: "
+                "it has no --all-steps",
+                next_step="leave --all-steps out, then bisect what is left on either side of the culprit",
+            )
+        noise = learnt_noise(setup.earlier.of_cell, setup.metric, has_devices=setup.cell.gpus > 0)
         plan = make_plan(
             BisectPlan,
-            cell=setup.cell,
-            history=commits,
-            builder=setup.builder,
-            metric=setup.metric,
-            setting=setup.setting,
-            costs=earlier.costs,
-            notes=notes,
-            deploy=workspace.repository.tree_id if workspace.repository else None,
+            **shared,
             weigh=position_weigher(workspace, self.weights) if self.weights and not self.releases else None,
             min_effect=self.min_effect,
-            budget=self.budget,
             seed=self.seed,
             direction=self.direction,
             all_steps=self.all_steps,
             confirm_revert=self.confirm_revert,
-            workers=len(setup.placed.slots) or self.workers,
             weights=str(self.weights or ""),
-            branch=branch,
             noise=prior_of_noise(setup.metric, noise),
         )
         why_not = reason_not_prebuilding(setup.placed.slots) if setup.placed.slots else ""
         if why_not and plan.costs.build > _SLOW_BUILD_MIN:
             note = f"the next environment is not built beside a running attempt: {why_not}"
             plan = plan.model_copy(update={"notes": (*plan.notes, note)})
-        shown = plan_document(plan, noise, setup.builder, setup.placed.machines, basis=earlier.basis)
+        shown = plan_document(plan, noise, setup.builder, setup.placed.machines, basis=setup.earlier.basis)
         lines, commands = plan_lines(shown), command_lines(shown.commands)
         return PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)
 
-    def _range(
-        self, workspace: Workspace
-    ) -> tuple[MeasurementSetup, History, Branch | None, tuple[str, ...], EarlierAttempts]:
-        """What is measured with, the changes and their branch, notes, and earlier launches of the cell."""
+    def _range(self, workspace: Workspace) -> tuple[MeasurementSetup, dict[str, Any]]:
+        """What is measured with, and the fields that each kind of plan of this range has."""
         from perfbisect.commands import setups
         from perfbisect.commands.bisect_range import resolve_range
         from perfbisect.errors import MachineError
@@ -201,4 +180,16 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             commits, branch = resolve(versions=ends)
         newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
         setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
-        return setup, commits, branch, (*unlisted, *setup.notes), setup.earlier
+        return setup, {
+            "cell": setup.cell,
+            "history": commits,
+            "builder": setup.builder,
+            "metric": setup.metric,
+            "setting": setup.setting,
+            "costs": setup.earlier.costs,
+            "notes": (*unlisted, *setup.notes),
+            "deploy": workspace.repository.tree_id if workspace.repository else None,
+            "budget": self.budget,
+            "workers": len(setup.placed.slots) or self.workers,
+            "branch": branch,
+        }
