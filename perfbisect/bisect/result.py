@@ -14,6 +14,7 @@ from perfbisect.bisect.bisection import Bisection, recast_bisection
 from perfbisect.bisect.decision.machines import machine_offsets
 from perfbisect.bisect.decision.model import Beliefs, Comparison, NamedStep, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
+from perfbisect.bisect.learnt import LearntDocument, lesson
 from perfbisect.bisect.plan import RangePlan
 from perfbisect.bisect.replicate import Replication
 from perfbisect.bisect.revert import RevertCheck
@@ -179,6 +180,8 @@ class BisectResult(RangeSearchResult):
     """The step on other machines of a fleet."""
     revert: RevertCheck = RevertCheck()
     """The bad end against the bad end with the culprit reverted, where that was asked for."""
+    learnt: LearntDocument | None = None
+    """What it teaches later bisections of the repository."""
 
     def change(self, position: int) -> Change:
         """The change that is measured at a position."""
@@ -287,6 +290,7 @@ def build_result(bisection: Bisection) -> BisectResult:
         machines=tuple(_machines(bisection)),
         replication=bisection.replication,
         revert=bisection.revert,
+        learnt=lesson(bisection),
         cherry_picks=(plan.branch.own if bisection.is_on_branch and plan.branch else ()),
     )
 

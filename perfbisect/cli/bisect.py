@@ -121,6 +121,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     def plan(self, workspace: Workspace) -> PlannedJob[BisectPlan, PlanDocument]:
         """The bisection, with nothing started."""
         from perfbisect.bisect.forecast import plan_document, plan_lines
+        from perfbisect.bisect.learnt import lessons, with_learnt_builds
         from perfbisect.bisect.plan import BisectPlan, make_plan, prior_of_noise
         from perfbisect.commands.bisect_range import position_weigher
         from perfbisect.commands.session import PlannedJob
@@ -149,6 +150,9 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             weights=str(self.weights or ""),
             noise=prior_of_noise(setup.metric, noise),
         )
+        classes = (x.provenance.machine_class for x in reversed(earlier.of_cell + earlier.of_others))
+        kind = setup.placed.machine_class or next(classes, "")
+        plan = with_learnt_builds(plan, tuple(lessons(workspace.jobs)), kind)
         why_not = reason_not_prebuilding(setup.placed.slots) if setup.placed.slots else ""
         if why_not and plan.costs.build > _SLOW_BUILD_MIN:
             note = f"the next environment is not built beside a running attempt: {why_not}"

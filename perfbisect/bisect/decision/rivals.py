@@ -87,7 +87,7 @@ class Explanations:
 
     ``gaps``: of a step in each gap between measured positions; ``build_sd``: posterior mean, and
     ``build_ratio`` the likelihood ratio of any offset against none; ``misfit``: largest distance of a
-    position's level from the slope, in standard errors.
+    position's level from the slope, in standard errors. ``build_sds``: of each possible standard deviation.
     """
 
     gaps: Array
@@ -96,6 +96,7 @@ class Explanations:
     misfit: float
     build_sd: float
     build_ratio: float
+    build_sds: Array
 
     @property
     def shown_sd(self) -> float | None:
@@ -157,6 +158,7 @@ def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> 
         misfit=max(misfit),
         build_sd=float(share.sum(1) @ build),
         build_ratio=(1 - alike) / max(alike, 1e-12) * before / (1 - before),
+        build_sds=share.sum(1).reshape(len(taus), -1).sum(0),
     )
 
 
