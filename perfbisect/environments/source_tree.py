@@ -18,8 +18,9 @@ from perfbisect.common.digests import blob_id, environment_key, file_blob_id, te
 from perfbisect.errors import BuildError
 
 _NOT_BUILT = frozenset({
-    "docs", "doc", "tests", "test", "examples", "benchmarks", "mkdocs.yaml", "mkdocs.yml",
+    "docs", "doc", "tests", "test", "examples", "benchmarks", "mkdocs.yaml", "mkdocs.yml", "support_matrices",
 })  # fmt: skip
+_PAGES_AND_TABLES = (".md", ".rst", ".csv")
 
 _LEFT_BY_BUILDS = frozenset({"build", "dist", "__pycache__"})
 
@@ -29,9 +30,9 @@ _MOST_BRACKETS = 100
 
 
 def is_built(path: str) -> bool:
-    """False for documentation, tests and CI, by the first part of the path."""
+    """False for documentation, tables, tests and CI, by the first part of the path."""
     first = path.partition("/")[0]
-    return first not in _NOT_BUILT and not first.startswith(".")
+    return first not in _NOT_BUILT and not first.startswith(".") and not first.endswith(_PAGES_AND_TABLES)
 
 
 def project_digest(path: Path) -> str:

@@ -59,7 +59,7 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[CommandSettings,
             "the command does not say where the environment goes", f"write {{env}}; known are {known}"
         )
     installation = Installation.of(spec, context)
-    trees = CommitTrees(context.required_repository(spec), "", whole=True)
+    trees = CommitTrees(context.required_repository(spec), "", spec.flag("whole"))
     variables = build_variables(os.environ, spec.words("env"))
     settings = CommandSettings(installation, trees, spec.argument, words, variables)
     return CachedBuilder(RECIPE, spec.text, context, settings)
