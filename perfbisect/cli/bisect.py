@@ -150,7 +150,9 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             weights=str(self.weights or ""),
             noise=prior_of_noise(setup.metric, noise),
         )
-        classes = (x.provenance.machine_class for x in reversed(earlier.of_cell + earlier.of_others))
+        classes = (
+            x.provenance.machine_class for x in reversed(setup.earlier.of_cell + setup.earlier.of_others)
+        )
         kind = setup.placed.machine_class or next(classes, "")
         plan = with_learnt_builds(plan, tuple(lessons(workspace.jobs)), kind)
         why_not = reason_not_prebuilding(setup.placed.slots) if setup.placed.slots else ""

@@ -88,7 +88,9 @@ FORMS: dict[str, SpecForm] = {
     ),
     "command": SpecForm(
         "command:./environment.sh {sha} {env}",
-        _options("package env whole", env="variables of the command, NAME or NAME=VALUE, separated by spaces"),
+        _options(
+            "package env whole", env="variables of the command, NAME or NAME=VALUE, separated by spaces"
+        ),
         free_argument=True,
     ),
     "existing": SpecForm("existing:/venv/bin/python", _options("package path trust"), has_own_client=True),
