@@ -18,6 +18,7 @@ from perfbisect.errors import UsageError
 from perfbisect.model.cell import SERVER
 from perfbisect.serving.eras import SERVER_SAMPLING
 from perfbisect.serving.families import FAMILIES, Family, family_at
+from perfbisect.serving.families.offline import BENCHMARKS
 from perfbisect.serving.families.pooling import is_pooling
 from perfbisect.serving.families.probes import EDITS, IMAGES, SPEECH, VIDEOS
 from perfbisect.serving.families.text import COMPLETIONS
@@ -62,11 +63,6 @@ class CellDraft:
         Raises:
             UsageError: no model is said, or no family serves it.
         """
-        if report.offline:
-            raise UsageError(
-                f"no family here measures vllm bench {report.offline}, which has no server",
-                next_step="perfbisect cells match shows what is read; requests to a server are another load",
-            )
         named = model or report.fields.get("model")
         if not named:
             where = "it is set elsewhere" if "model" in report.unsaid else "it is nowhere"
@@ -81,16 +77,22 @@ class CellDraft:
             own = FAMILIES[_FAMILIES.get(endpoint, "omni")]
         elif "endpoint" not in report.fields and is_pooling(report.serve_args or {}):
             own = FAMILIES["pooling"]
+        own = FAMILIES["offline"] if report.offline else own
         family = own.name
         draft.add("family", family)
         draft.add_model(report, str(named), has_model=bool(model))
-        draft.add("task", "generate" if family == "text" else None)
+        draft.add("task", report.offline or ("generate" if family == "text" else None))
         if deploy := report.fields.get("deploy_yaml"):
             draft.add("deploy_yaml", {"from": "change", "path": str(deploy)})
-        draft.add_requests(report, own)
+        if report.offline:
+            draft.add_benchmark(report)
+        else:
+            draft.add_requests(report, own)
         draft.add("stage_overrides", report.fields.get("stage_overrides"))
         draft.add_server(report)
         draft.document |= judged_fields((report.serve_args or {}) if family == "text" else {}, family)
+        if report.offline:
+            draft.document["headline"] = BENCHMARKS[report.offline]
         if family == "tts":
             draft.document["percentile_metrics"] = list(_SOUND)
         return draft
@@ -111,6 +113,22 @@ class CellDraft:
         tokenizer = report.fields.get("tokenizer")
         self.add("tokenizer", hub_name(str(tokenizer)) if tokenizer else None)
         self.add("revision", report.fields.get("revision"))
+
+    def add_benchmark(self, report: ReportedWorkload) -> None:
+        """What a benchmark without a server does: the data set's lengths, and options of its own."""
+        lengths = {name: value for name, value in report.arguments.items() if name.endswith("-len")}
+        if report.offline == "throughput":
+            self.add("dataset_name", report.fields["dataset_name"], _default_of(report, "dataset_name"))
+            self.add("dataset_path", report.fields.get("dataset_path"))
+            name = str(report.fields["dataset_name"]).replace("_", "-")
+            lengths |= {key: value for key, value in report.arguments.items() if key.startswith(name)}
+        self.add("dataset_args", lengths)
+        self.add("num_prompts", report.fields.get("num_prompts"), _default_of(report, "num_prompts"))
+        self.add("num_warmups", report.fields.get("num_warmups"))
+        if "seed" in report.fields:
+            self.add("seed", report.fields["seed"])
+        others = {name: value for name, value in report.arguments.items() if name not in lengths}
+        self.add("client", {"name": "offline_bench", "args": others} if others else "offline_bench")
 
     def add_requests(self, report: ReportedWorkload, own: Family) -> None:
         """What the client sends: said by the report, its client's default, or taken here."""

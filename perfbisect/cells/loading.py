@@ -417,7 +417,10 @@ def _check_commands(cell: Cell, document: Located) -> None:
         # digest.
         if cell.deploy_yaml is None or not cell.deploy_yaml.at or cell.deploy_yaml.text is not None:
             client = CLIENTS[cell.client.name]
-            client.command(cell, endpoint, seed=0, result=Path("result.json"), metadata={})
+            words = client.command(cell, endpoint, seed=0, result=Path("result.json"), metadata={})
+            if bool(words) == bool(command.result):
+                message = f"cell {cell.name}: client {client.name} cannot measure family {cell.family}"
+                raise UsageError(message, field="client")
     except UsageError as error:
         place = () if error.field is None else (error.field,)
         raise document.error(place, error.message) from None

@@ -71,7 +71,8 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
         own.pop("temperature", None)
     elif cell.sampling.temperature == SERVER and cell.family == "text":
         own["temperature"] = SERVER
-    own = dataset_arguments(cell.dataset_name, own)
+    # A benchmark without a server has lengths of its own names.
+    own = dataset_arguments(cell.dataset_name, own) if FAMILIES[cell.family].serves else own
     names = {*report.arguments, *(own if report.closed else ())}
     rows += [(name, report.arguments.get(name, "-"), own.get(name, "-")) for name in sorted(names)]
     if (serve := report.serve_args) is not None:

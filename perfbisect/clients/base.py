@@ -196,6 +196,10 @@ class Client(ABC):
                 raise ClientError(f"{key} is {value:g}: no measurement")
         return run
 
+    def parts(self, document: Document, runs: int) -> Sequence[Document]:  # noqa: ARG002
+        """The result of a launch without a server as a document for each of its runs, at most ``runs``."""
+        return (document,)
+
     @abstractmethod
     def parse(
         self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES

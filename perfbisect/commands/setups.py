@@ -33,6 +33,7 @@ from perfbisect.machine.profile import load_machine, machine_name
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
+from perfbisect.serving.families import FAMILIES
 from perfbisect.setup.checkout import SETTINGS_FILE
 from perfbisect.system.clock import now
 
@@ -65,6 +66,13 @@ def build_setup(
     metrics = resolve_metrics(cell, measuring.metrics, claimed=claimed)
     environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.record.options)
     setting = build_config(workspace, environment, measured, measuring).for_metrics(metrics)
+    if not FAMILIES[cell.family].serves:
+        if setting.client not in ("", CLIENT_OF_CHANGE):
+            raise UsageError(
+                f"cell {cell.name} has no client beside its engine: it is the benchmark of each change",
+                next_step="leave --client out",
+            )
+        setting = setting.model_copy(update={"client": CLIENT_OF_CHANGE})
     # An option that a side lacks would otherwise fail at its start, after a build of minutes to an hour.
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = lint_sides(workspace, setting, ends[: len(measured)])

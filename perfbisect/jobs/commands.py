@@ -39,10 +39,11 @@ def commands_document(
     note = "as they ran; the whole process environment is in the attempt's attempt.json"
     if not serve:
         serve = _planned(cell, family, server, setting.repository)
-        note = "each attempt draws its own port and model name; python is that of the change's environment"
-    if not bench:
-        result = PurePosixPath("result.json")
-        arguments = client.command(cell, EXAMPLE, seed=cell.seed + 1, result=result, metadata={})
+        drawn = "each attempt draws its own port and model name; " if family.serves else ""
+        note = f"{drawn}python is that of the change's environment"
+    result = PurePosixPath("result.json")
+    arguments = client.command(cell, EXAMPLE, seed=cell.seed + 1, result=result, metadata={})
+    if not bench and arguments:
         bench = _command(client.env(cell), ("python", *arguments))
     return CommandsDocument(
         change=change.id, serve=serve, bench=bench, perfbisect=setting.request.line, note=note

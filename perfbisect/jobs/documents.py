@@ -125,7 +125,10 @@ class CellDocument(Document):
 
 
 class CommandsDocument(Document):
-    """Commands to type: the server's and the client's of one attempt, and perfbisect's own."""
+    """Commands to type: the server's and the client's of one attempt, and perfbisect's own.
+
+    ``bench`` is empty where ``serve`` is a benchmark without a server.
+    """
 
     change: str
     serve: str

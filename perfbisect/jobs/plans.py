@@ -279,7 +279,11 @@ def guard_metrics(cell: Cell) -> tuple[MetricRef, ...]:
 
 
 def runs_per_launch(cell: Cell, metrics: Sequence[MetricRef] = ()) -> int:
-    """Maximum runs per launch: one if caches cannot be reset, or if all metrics are of the launch."""
+    """Maximum runs per launch: one if caches cannot be reset, or if all metrics are of the launch.
+
+    Iterations of a benchmark without a server are the runs of its launch.
+    """
     if metrics and all(metric.metric.is_of_launch for metric in metrics):
         return 1
-    return MAX_RUNS if FAMILIES[cell.family].server(cell, EXAMPLE).reset_requests else 1
+    command = FAMILIES[cell.family].server(cell, EXAMPLE)
+    return MAX_RUNS if command.reset_requests or command.iterates else 1

@@ -29,6 +29,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.counters import COUNTERS_FACT, CPU_FACT
 from perfbisect.serving.counters import CpuReading, cpu_increase, hit_rate, prefix_cache, read_cpu
 from perfbisect.serving.first_chunks import FIRST_CHUNK, first_chunk_values, read_first_chunks
+from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
 from perfbisect.system import logs, processes
 from perfbisect.system.commands import ProcessResult, run_script
@@ -41,6 +42,12 @@ _LARGEST_RESULT = 1 << 29
 _CLIENT_GRACE_S = 3.0
 """For a client to end after its server; some wait a minute for it to return."""
 
+
+_LOOK_S = 0.5
+"""Between two looks at a benchmark without a server."""
+
+START_OF_LOG = 1 << 20
+"""Bytes of a server's log in which it says how it is configured."""
 
 _LOG_OF_REQUEST = 16 << 10
 """Bytes of a server's log that an answer with sound may have; tables of its stages take 6 KiB."""
@@ -269,7 +276,7 @@ class BenchRuns:
             raise self._server_failed(hung, f"({limit:.0f} s)")
         code: FaultCode | None = None
         output = ""
-        document: object = None
+        document: dict[str, Any] | str = ""
         if ended.timed_out:
             message, code = f"the client did not end within {limit:.0f} s and was stopped", "client_hung"
         elif ended.code != 0:
@@ -279,15 +286,8 @@ class BenchRuns:
                 how, code = f"was ended by signal {-ended.code}", processes.signal_code(-ended.code)
             message = f"the client {how}" + (f": {output}" if output else f"\n{logs.tail(log)}")
         else:
-            try:
-                document = parse_json(_read_result(result))
-                message = f"{result.name} holds a {type(document).__name__}, not one result"
-            except FileNotFoundError:
-                message = f"the client ended with exit code 0 and wrote no {result.name}\n{logs.tail(log)}"
-            except OSError as error:
-                message = f"{result.name} cannot be read: {error.strerror or error}"
-            except ValueError as error:
-                message = f"{result.name} is not JSON: {logs.excerpt(str(error), 120)}"
+            document = _read_result(result, log)
+            message = document if isinstance(document, str) else ""
         if isinstance(document, dict):
             return document
         raise self._client_failed(ClientError(message, where=log, code=code, output=output), log)
@@ -319,15 +319,73 @@ class BenchRuns:
         return BlamedError(error, self.record.classifier.row(error, "bench", text), f"{reason} {more}")
 
 
-def _read_result(path: Path) -> bytes:
-    """:raises OSError: no file that can be read, or one that is too large."""
-    state = path.stat()
-    # A pipe would block.
-    if not stat.S_ISREG(state.st_mode):
-        raise OSError("it is no file")
-    if state.st_size > _LARGEST_RESULT:
-        raise OSError(f"it is larger than {_LARGEST_RESULT >> 20} MB")
-    return path.read_bytes()
+def _read_result(path: Path, log: Path) -> dict[str, Any] | str:
+    """The result of a process that ended with exit code 0, or why there is none; ``log``: its output."""
+    try:
+        state = path.stat()
+        # A pipe would block.
+        if not stat.S_ISREG(state.st_mode):
+            return f"{path.name} cannot be read: it is no file"
+        if state.st_size > _LARGEST_RESULT:
+            return f"{path.name} cannot be read: it is larger than {_LARGEST_RESULT >> 20} MB"
+        document = parse_json(path.read_bytes())
+    except FileNotFoundError:
+        return f"it ended with exit code 0 and wrote no {path.name}\n{logs.tail(log)}"
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror or error}"
+    except ValueError as error:
+        return f"{path.name} is not JSON: {logs.excerpt(str(error), 120)}"
+    if not isinstance(document, dict):
+        return f"{path.name} holds a {type(document).__name__}, not one result"
+    return document
+
+
+def measure_process(
+    record: AttemptRecord, process: Server, monitor: InterferenceMonitor, stop: StopRequested, sink: Sink
+) -> None:
+    """Wait for a benchmark without a server, and read the runs of its result.
+
+    Raises:
+        ServerError: it failed, did not end in time, or its result is no measurement: data about the change,
+            whose benchmark it is.
+        MachineError: the machine ended it, or it was measured under foreign load.
+        Interrupted: a stop was requested.
+    """
+    request, log = record.request, process.owned.log
+    limit, count = request.limits.bench, request.runs
+    with record.timed("bench", log), monitor.sample(measured=not monitor.exact) as sampled:
+        end = time.monotonic() + limit
+        parents: dict[int, int] = {}
+        while process.owned.exited() is None:
+            process.check_going("while it measured", stop)
+            if time.monotonic() > end:
+                message = f"the benchmark did not end within {limit:.0f} s"
+                raise ServerError(message, where=log, code="server_hung")
+            parents |= {row.pid: row.parent for row in process.owned.living()}
+            time.sleep(_LOOK_S)
+        if process.owned.exited() != 0:
+            process.check_going("while it measured", stop)
+        record.facts["engine_log"] = engine_facts(logs.text_of(log, START_OF_LOG, first=True), parents)
+        result = request.folder / process.command.result
+        document = _read_result(result, log)
+        if isinstance(document, str):
+            raise ServerError(f"the benchmark has no result: {document}", where=log)
+        try:
+            record.runs += [
+                replace(
+                    record.instrument.read(request.cell, part, index=index, seed=request.cell.seed),
+                    raw=str(result),
+                )
+                for index, part in enumerate(record.instrument.parts(document, count), start=1)
+            ]
+        except ClientError as error:
+            raise ServerError(
+                f"the benchmark's result is no measurement: {error.message}", where=log
+            ) from error
+    record.runs[:] = [replace(run, facts={**run.facts, "sampled": sampled}) for run in record.runs]
+    for run in record.runs:
+        facts = {"run": run.index, "of": len(record.runs), "seed": run.seed, "seconds": run.seconds}
+        sink("bench", {**facts, "values": dict(run.values), "warnings": run.warnings})
 
 
 DISTANCE = "image_distance:median"

@@ -16,7 +16,7 @@ from perfbisect.clients.runner import Runner
 from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.cache import cache_variables
-from perfbisect.errors import Interrupted, MachineError, ServerError
+from perfbisect.errors import Interrupted, MachineError, ServerError, UsageError
 from perfbisect.machine.devices import readings, wait_for_memory
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
 from perfbisect.machine.profile import CUDA, Profile, machine
@@ -25,7 +25,13 @@ from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.machine.torch_probe import torch_facts
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import write_attempt
-from perfbisect.measure.bench import BenchRuns, InterferenceMonitor, check_image
+from perfbisect.measure.bench import (
+    START_OF_LOG,
+    BenchRuns,
+    InterferenceMonitor,
+    check_image,
+    measure_process,
+)
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.measure.preparation import (
     fetch_models,
@@ -59,9 +65,6 @@ WARM_SEED_OFFSET = 1_000_003
 
 CACHES = "caches"
 """Folder of a launch whose compile caches are to be empty."""
-
-START_OF_LOG = 1 << 20
-"""Bytes of a server's log in which it says how it is configured."""
 
 
 @dataclass
@@ -252,6 +255,8 @@ class LocalExecutor:
         )
         if request.purpose != "profile":
             return command
+        if command.result:
+            raise UsageError(f"cell {cell.name}: a benchmark without a server cannot be profiled")
         folder = request.folder / PROFILE_FOLDER
         return with_torch_profiler(command, Path(environment.engine_file).parent, folder)
 
@@ -266,6 +271,9 @@ class LocalExecutor:
         # A model name of its own: a foreign server on the port would answer to another one.
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
         command = self._command(request, environment, endpoint, slot)
+        if command.result:
+            # The result of an attempt that was killed before could count as this one's.
+            (request.folder / command.result).unlink(missing_ok=True)
         for name, text in command.files.items():
             (request.folder / name).write_text(text, encoding="utf-8")
         argv = (
@@ -281,7 +289,7 @@ class LocalExecutor:
         first, check = command.first_request, command.image_check
         probes = replace(
             command,
-            first_request=replace(first, body=fill(first.body, self.shell)),
+            first_request=replace(first, body=fill(first.body, self.shell)) if first else None,
             image_check=replace(check, body=fill(check.body, self.shell)) if check else None,
         )
         if self.caches == "cold":
@@ -302,7 +310,8 @@ class LocalExecutor:
         self._add_torch_facts(record, env, slot)
         lost = profile.lease.lost if profile.lease else ()
         run = partial(running_server, record, argv, env, endpoint, started=started, sink=sink, lost=lost)
-        if self.caches == "warm" and record.cold:
+        # A benchmark without a server fills the caches by its own warm-ups.
+        if self.caches == "warm" and record.cold and not command.result:
             with self._caches_filled(record), run() as owned:
                 self._await_server(record, Server(owned, endpoint, probes))
             if record.failure is not None:
@@ -315,7 +324,10 @@ class LocalExecutor:
                 monitor = InterferenceMonitor(
                     slot, self.limits, owned.charged, smi, profile.list_devices(), exact=self.exact
                 )
-                self._measure(record, server, monitor, env, sink, launched)
+                if command.result:
+                    measure_process(record, server, monitor, self.stop_requested, sink)
+                else:
+                    self._measure(record, server, monitor, env, sink, launched)
         finally:
             # Large, and no part of what a launch leaves.
             shutil.rmtree(request.folder / CACHES, ignore_errors=True)

@@ -113,5 +113,14 @@ def nightly_warmups(date: str, concurrency: int | None) -> int:
     return 2 if concurrency is None or filled.reached(date) is False else max(2, concurrency)
 
 
-ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI_ERAS, "diffusion_bench": DIFFUSION_ERAS}
+OFFLINE_ERAS: tuple[Era, ...] = (
+    Era("2025-04-14T00:00:00", (0, 8, 5), "#16508", "vllm bench latency and throughput are in the package"),
+)
+"""``vllm bench latency``, ``throughput`` and ``startup``: each change brings its own."""
+
+ERAS: dict[str, tuple[Era, ...]] = {
+    "omni_bench": OMNI_ERAS,
+    "diffusion_bench": DIFFUSION_ERAS,
+    "offline_bench": OFFLINE_ERAS,
+}
 """Eras by client; without eras only clients of equal digest are comparable."""

@@ -97,6 +97,7 @@ class Server:
             Interrupted: ``stop_requested`` returned True.
         """
         request = self.command.first_request
+        assert request is not None
         # An engine whose attention kernel lacks the model's head size lists its model, answers /health, and
         # dies at the first request: only a completion shows it.
         self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
@@ -156,7 +157,8 @@ class Server:
             return
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         cause = logs.cause(self.owned.log)
-        message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
+        what = "benchmark" if self.command.result else "server"
+        message = f"the {what} {ended} {when}" + (f": {cause}" if cause else "")
         # perfbisect has sent no signal: the kernel or a person did.
         if code == -signal.SIGKILL:
             message += ", not sent by perfbisect: out of memory?"

@@ -123,7 +123,6 @@ def test_a_server_of_vllm_omni_has_the_family_of_its_endpoint(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("vllm bench latency --model org/m --input-len 1", "no family here measures vllm bench latency"),
         (f"vllm serve $M\n{BENCH.replace('org/m', '$M')}", "does not say the model: it is set elsewhere"),
         ("vllm serve ${M} -tp 2\nais_bench -a", "the client AISBench is not read"),
     ],

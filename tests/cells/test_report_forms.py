@@ -120,8 +120,8 @@ NOTES = {
     "vllm serve org/m\nais_bench --models vllm_api\n": "the client AISBench is not read",
     "vllm serve org/m\npython -m sglang.launch_server --model org/m\n": "the server of SGLang is not read",
     "vllm serve org/m\nvllm bench serve --num-prompts 'open\n": "line 2 is not read: No closing quotation",
-    "vllm bench latency --model org/m --input-len 8\n": (
-        "vllm bench latency, which has no server and no client, is not measured here"
+    "vllm serve org/m\nvllm bench latency --model org/m --input-len 8\n": (
+        "vllm bench latency, which has no server, is another load, and is not read"
     ),
 }
 

@@ -12,6 +12,7 @@ from perfbisect.cells.reports.vllm_options import CLIENT_OPTIONS, SERVER_OPTIONS
 from perfbisect.common.arguments import long_option, parse_options
 from perfbisect.common.text import line as shown
 from perfbisect.serving.families import FAMILIES
+from perfbisect.serving.families.offline import OPTIONS
 from perfbisect.serving.families.text import COMPLETIONS
 
 BENCH_DEFAULTS: Mapping[str, object] = {
@@ -46,11 +47,21 @@ _SERVER_ADDRESS = frozenset(
 
 _OFFLINE = frozenset(
     (
-        *("input-len", "output-len", "batch-size", "num-iters", "num-iters-warmup", "num-prompts", "n"),
-        *("output-json", "dataset-name", "dataset-path"),
+        *("input-len", "output-len", "prefix-len", "num-iters", "num-iters-warmup", "num-iters-cold"),
+        *("num-iters-warm", "n", "backend", "async-engine", "disable-detokenize", "use-beam-search"),
+        *("output-json", "no-oversample", "hf-subset", "hf-split", "hf-name", "prequeue-requests"),
+        *(name for name in CLIENT_OPTIONS if name.startswith(("random-", "prefix-repetition-"))),
+        *(option for options in OPTIONS.values() for option in options.values()),
     )
 )
 """Options of ``vllm bench latency`` and the like beside those of the engine."""
+
+OFFLINE_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "latency": {"num_prompts": 8},
+    "throughput": {"num_prompts": 1000, "num_warmups": 0, "dataset_name": "random"},
+    "startup": {"num_prompts": 1},
+}
+"""Of each of them. A data set without a file is random whatever it is called."""
 
 _ADDRESS = frozenset({"host", "port", "base-url", "uds", "served-model-name", "tokenizer"})
 """Options about the server's address, not about the requests."""
@@ -187,6 +198,24 @@ def client_fields(words: Sequence[str], defaults: Mapping[str, object]) -> Given
             name for name in defaults if name.replace("_", "-") not in given.options and name not in fields
         ),
         names={"asked": known.get("model"), "served": given.options.get("served-model-name")},
+    )
+
+
+def offline_fields(words: Sequence[str], benchmark: str) -> GivenFields:
+    """What the command of a benchmark without a server says beside its engine's options.
+
+    Raises:
+        ValueError: see :func:`server_fields`.
+    """
+    given = read_options(words, SERVER_OPTIONS, is_server=True)
+    own = {option: name for name, option in OPTIONS[benchmark].items()}
+    fields = {own[name]: value for name, value in given.options.items() if name in own}
+    ignored = {*own, "output-json"}
+    return GivenFields(
+        {**OFFLINE_DEFAULTS[benchmark], **fields, "task": benchmark},
+        {name: value for name, value in given.options.items() if name in _OFFLINE - ignored},
+        tuple(own.get(name, name) for name in given.unsaid if name in _OFFLINE - {"output-json"}),
+        tuple(name for name in OFFLINE_DEFAULTS[benchmark] if name not in fields),
     )
 
 

@@ -10,6 +10,7 @@ from perfbisect.cells.reports.arguments import (
     SCRIPT_DEFAULTS,
     GivenFields,
     client_fields,
+    offline_fields,
     server_fields,
 )
 from perfbisect.cells.reports.containers import ListedContainer
@@ -50,6 +51,7 @@ class ReportCommands:
     def __init__(self, text: str) -> None:
         self.client: GivenFields | None = None
         self.offline: GivenFields | None = None
+        self._load: GivenFields | None = None
         self.servers: list[tuple[GivenFields, ReportedEnvironment, EngineName]] = []
         self.problems: list[tuple[int, str]] = []
         self._text, self._measured = text, ""
@@ -116,8 +118,9 @@ class ReportCommands:
                 engine: EngineName = "vllm_omni" if "--omni" in call.words else "vllm"
                 self.servers.append((server_fields(call.words), variables, engine))
             elif call.verb == "offline":
-                self.offline = self.offline or server_fields(call.words)
-                self._measured = self._measured or call.sub
+                if not self._measured:
+                    self.offline, self._load = server_fields(call.words), offline_fields(call.words, call.sub)
+                    self._measured = call.sub
             else:
                 defaults = BENCH_DEFAULTS if call.verb == "bench" else SCRIPT_DEFAULTS
                 self.client = self.client or client_fields(call.words, defaults)
@@ -132,11 +135,13 @@ class ReportCommands:
         if self.servers:
             server, variables, engine = self.servers[0]
             variables = self._anyones | variables
-        served, asked = server or _NOTHING, self.client or _NOTHING
+        alone = self._measured if not self.client and not self.servers else ""
+        load = self._load if alone else self.client
+        served, asked = server or _NOTHING, load or _NOTHING
         fields = {**asked.fields, **served.fields}
-        missing = ["task"] if "model" in fields else ["model", "task"]
+        missing = [name for name in ("model", "task") if name not in fields]
         missing += ["deploy YAML"] if server is None else []
-        missing += [] if self.client else WORKLOAD_PARTS[WORKLOAD_PARTS.index("dataset") :]
+        missing += [] if load else WORKLOAD_PARTS[WORKLOAD_PARTS.index("dataset") :]
         arguments, notes = dict(asked.arguments), [*self._apart(), *served.remarks, *self._passed_over()]
         name = asked.names.get("asked")
         if name is not None and "model" in served.fields:
@@ -152,7 +157,7 @@ class ReportCommands:
             fields,
             tuple(missing),
             arguments=arguments,
-            closed=self.client is not None,
+            closed=load is not None,
             serve_args=server.arguments if server else None,
             env=variables.values if self.servers else None,
             unread=tuple(dict.fromkeys(self._not_read(variables))),
@@ -161,7 +166,7 @@ class ReportCommands:
             unsaid=tuple(name for name in computed if name not in fields),
             defaults=asked.defaults,
             notes=tuple(notes),
-            offline="" if self.client or self.servers else self._measured,
+            offline=alone,
             releases=releases_in(self._text),
             commits=commits_in(self._text),
         )
@@ -203,8 +208,8 @@ class ReportCommands:
         yield from (f"the client {name} is not read" for name in named_in(self._text, OTHER_CLIENTS))
         if self.servers:
             yield from (f"the server of {name} is not read" for name in named_in(self._text, OTHER_SERVERS))
-        if self._measured:
-            yield f"vllm bench {self._measured}, which has no server and no client, is not measured here"
+        if self._measured and (self.client or self.servers):
+            yield f"vllm bench {self._measured}, which has no server, is another load, and is not read"
 
 
 def _listed(value: object) -> list[str]:

@@ -61,7 +61,8 @@ class ReportedWorkload:
     def is_silent_on_temperature(self) -> bool:
         """Whether its client takes the default temperature, which changed in an era."""
         said = "temperature" in self.arguments or "temperature" in self.unsaid
-        return self.closed and not said
+        # The sampling of a benchmark without a server is its own.
+        return self.closed and not said and not self.offline
 
     @property
     def has_server_sampling(self) -> bool | None:

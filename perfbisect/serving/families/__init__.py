@@ -63,17 +63,24 @@ class ProbeRequest:
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """Starts a server: arguments after the interpreter (``-m module ...``), environment and probes."""
+    """Starts a server: arguments after the interpreter (``-m module ...``), environment and probes.
+
+    With a ``result`` it is no server: a benchmark in one process with its engine, which nobody asks anything.
+    """
 
     args: tuple[str, ...]
     env: Mapping[str, str]
-    first_request: ProbeRequest
+    first_request: ProbeRequest | None = None
     reset_requests: tuple[ProbeRequest, ...] = ()
     """Empty the caches between runs; without any, a launch has one run."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts by file name, written into the server's folder."""
     image_check: ProbeRequest | None = None
     """Requests the reference's image again, in base64 at ``must_contain``."""
+    result: str = ""
+    """The file in its folder that it writes at its end: the values of the launch. Empty: it serves."""
+    iterates: bool = False
+    """The result has a value for each iteration, so that a launch may have several runs."""
 
 
 class Family(ABC):
@@ -109,6 +116,9 @@ class Family(ABC):
         """The import name of its engine."""
         return self.module.partition(".")[0]
 
+    result = ""
+    """The file that a launch writes which is one process and measures itself. Empty: it serves."""
+
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
         """The server command of one attempt: offline if possible, without usage reports.
 
@@ -122,10 +132,13 @@ class Family(ABC):
                 "in the cell, or belong to the attempt",
                 field="serve_args",
             )
-        own = {
+        address: dict[str, object] = {
             "host": endpoint.host,
             "port": endpoint.port,
             "served-model-name": endpoint.model_name,
+        }
+        own = {
+            **(address if self.serves else {}),
             "revision": hub_revision(cell.revision.model),
             **self.options(cell, engine),
         }
@@ -133,16 +146,27 @@ class Family(ABC):
         env = {**quiet, **self.environment, **(OFFLINE if cell.needs_no_hub else {}), **cell.env}
         return ServerCommand(
             args=(
-                *("-m", self.module, "serve", cell.model),
+                *("-m", self.module, *self.words(cell)),
                 *option_tokens(own, negatable=True),
                 *option_tokens(merge_options(self.defaults(cell), cell.serve_args), negatable=True),
             ),
             env=env,
-            first_request=self.first_request(cell, endpoint.model_name),
+            first_request=self.first_request(cell, endpoint.model_name) if self.serves else None,
             reset_requests=self.reset_requests(env),
             files=self.files(cell),
             image_check=self.image_check(cell, endpoint.model_name),
+            result=self.result,
+            iterates=self.iterates(cell),
         )
+
+    def words(self, cell: Cell) -> tuple[str, ...]:
+        """The command of the module, and the model; raises as :meth:`server`."""
+        return "serve", cell.model
+
+    @property
+    def serves(self) -> bool:
+        """Whether a launch is a server with a client."""
+        return not self.result
 
     @abstractmethod
     def options(self, cell: Cell, engine: Engine) -> dict[str, object]:
@@ -178,6 +202,10 @@ class Family(ABC):
         """Requests that empty the caches of a server with this environment."""
         return ()
 
+    def iterates(self, cell: Cell) -> bool:  # noqa: ARG002
+        """Whether the result of a benchmark without a server has a value for each iteration."""
+        return False
+
     def files(self, cell: Cell) -> dict[str, str]:  # noqa: ARG002
         """Texts by file name for the server's folder."""
         return {}
@@ -200,10 +228,10 @@ def hub_revision(revision: str | None) -> str | None:
 
 
 def _families() -> dict[str, Family]:
-    from perfbisect.serving.families import pooling, staged, text, transcription
+    from perfbisect.serving.families import offline, pooling, staged, text, transcription
 
     own = (text.FAMILY, pooling.FAMILY, transcription.FAMILY)
-    return {family.name: family for family in (*own, *staged.STAGED)}
+    return {family.name: family for family in (*own, *staged.STAGED, offline.OfflineFamily())}
 
 
 FAMILIES: dict[str, Family] = _families()

@@ -19,6 +19,10 @@ def main(argv=None):
         from .benchmark.serve import run
 
         return run(argv[2:])
+    if argv[:1] == ["bench"]:
+        from vllm.benchmarks.latency import run
+
+        return run(argv[1], argv[2:])
     print("usage: vllm {serve,bench serve} ...", file=sys.stderr)
     return 2
 
