@@ -19,6 +19,10 @@ from perfbisect.report.document import (
     Section,
     code,
 )
+from perfbisect.serving.families import FAMILIES
+
+_ASKED = ("deploy YAML", "load", "backend", "sampling")
+"""Rows that say how a server is set up and asked."""
 
 
 def cell_rows(cell: CellDocument) -> list[tuple[str, str]]:
@@ -56,7 +60,10 @@ def cell_rows(cell: CellDocument) -> list[tuple[str, str]]:
         ("guards", ", ".join(cell.guards)),
         ("reference", _reference(cell.reference)),
     )
-    return [(label, value) for label, value in rows if value]
+    if FAMILIES[cell.family].serves:
+        return [(label, value) for label, value in rows if value]
+    unasked = (*_ASKED, *(() if cell.num_warmups else ("warm-ups",)))
+    return [(label, value) for label, value in rows if value and label not in unasked]
 
 
 def _plain(value: object) -> str:
@@ -93,7 +100,7 @@ def command_lines(commands: CommandsDocument, of: str = "") -> list[str]:
     """The exact commands of a launch, for a dry run; ``of``: the side."""
     return [
         f"Commands{of}",
-        f"  serve  {line(commands.serve, 4000)}",
-        f"  bench  {line(commands.bench, 4000)}",
+        f"  {'serve' if commands.bench else 'bench'}  {line(commands.serve, 4000)}",
+        *([f"  bench  {line(commands.bench, 4000)}"] if commands.bench else []),
         f"  ({line(commands.note)})",
     ]
