@@ -67,10 +67,10 @@ class Count:
     missed: bool
 
 
-def bounds(events: int, trials: int) -> tuple[float, float]:
-    """One-sided 95 % bounds of a share, lower and upper (Clopper and Pearson)."""
-    low = float(betaincinv(events, trials - events + 1, ERROR)) if events else 0.0
-    high = float(betaincinv(events + 1, trials - events, 1 - ERROR)) if events < trials else 1.0
+def bounds(events: int, trials: int, error: float = ERROR) -> tuple[float, float]:
+    """One-sided bounds of a share, lower and upper, each wrong with ``error`` (Clopper and Pearson)."""
+    low = float(betaincinv(events, trials - events + 1, error)) if events else 0.0
+    high = float(betaincinv(events + 1, trials - events, 1 - error)) if events < trials else 1.0
     return low, high
 
 

@@ -24,12 +24,12 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from scipy.special import betaincinv
 from scipy.stats import mannwhitneyu
 
 from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.decision.model import Event, Measured, Plan, SearchOutcome, Skipped, Wait
 from perfbisect.model.attempt import Costs
+from scripts.bars import bounds
 from scripts.simulation import choose, parser, print_head, print_row, sessions
 
 COSTS = Costs(build=4.0, launch=3.0, run=1.5)
@@ -287,13 +287,6 @@ def session(world: World, rule: str, seed: int) -> Session:
     return Session(verdict, machine.minutes, machine.made.total())
 
 
-def interval(events: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Clopper and Pearson)."""
-    low = float(betaincinv(events, trials - events + 1, 0.025)) if events else 0.0
-    high = float(betaincinv(events + 1, trials - events, 0.975)) if events < trials else 1.0
-    return low, high
-
-
 def rows(world: str, results: Iterator[tuple[str, list[Session]]]) -> Iterator[dict[str, Any]]:
     """A row of each rule."""
     for rule, made in results:
@@ -303,7 +296,7 @@ def rows(world: str, results: Iterator[tuple[str, list[Session]]]) -> Iterator[d
             "rule": rule,
             "sessions": len(made),
             **{name: counts[name] for name in ("right", "wrong", "none")},
-            "wrong_interval": interval(counts["wrong"], len(made)),
+            "wrong_interval": bounds(counts["wrong"], len(made), 0.025),
             "minutes": fmean(one.minutes for one in made),
             "launches": fmean(one.launches for one in made),
         }
