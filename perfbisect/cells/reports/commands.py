@@ -32,7 +32,7 @@ from perfbisect.cells.reports.programs import (
     named_in,
 )
 from perfbisect.cells.reports.report import WORKLOAD_PARTS, EngineName, ReportedWorkload
-from perfbisect.cells.reports.revisions import commits_in, releases_in
+from perfbisect.cells.reports.revisions import commits_in, package_in, releases_in
 from perfbisect.cells.reports.shell import assignments, read_lines, replace_variables, used_variables
 
 _MOST_SHOWN = 5
@@ -168,6 +168,7 @@ class ReportCommands:
             notes=tuple(notes),
             offline=alone,
             releases=releases_in(self._text),
+            package=package_in(self._text, engine),
             commits=commits_in(self._text),
         )
 
