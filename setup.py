@@ -23,7 +23,7 @@ setup(
     packages=[*find_packages(include=["perfbisect", "perfbisect.*"]), *there],
     package_dir=there,
     package_data={
-        "": ["templates/*"],
+        "": ["templates/*", "vendor/*"],
         "perfbisect.setup": ["*.template"],
         "perfbisect.series.suspects": ["*.yaml"],
     }

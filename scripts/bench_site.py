@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("site", f"{count} series of {options.nights} points, {made.files} files, {made.all / 1e6:.1f} MB"),
         ("build", f"{spent:.2f} s of CPU"),
         ("first page", f"{made.first_page / 1e3:.0f} kB of {LIMIT / 1e3:.0f} kB allowed"),
-        ("plotting script", f"{made.plotly / 1e6:.1f} MB, read with the first figure"),
+        ("plotting script", f"{made.plots / 1e3:.0f} kB, read with the first figure"),
         ("overview drawn", f"{overview:.0f} ms from the start of the navigation"),
         ("all series drawn", f"{every:.0f} ms, {count} rows"),
         ("first cell drawn", f"{first:.0f} ms, the plotting script included"),
@@ -88,7 +88,7 @@ def _once(browser: Browser, made: WrittenSite, document: Site) -> list[float]:
     last = len(document.cells) + 1
     taken.append(page.evaluate(OPENED, [f"table.cells tbody tr:nth-child({last})", "#/?metric=*"]))
     for cell in document.cells[:2]:
-        title = f"#view:has(h1) .figure[aria-label*='{cell.name}'] .points path"
+        title = f"#view:has(h1) .figure[aria-label*='{cell.name}'] canvas"
         taken.append(page.evaluate(OPENED, [title, f"#/cell/{quote(cell.name, safe='')}"]))
     context.close()
     return taken

@@ -25,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from perfbisect.dashboard.build import PLOTLY
+from perfbisect.dashboard.build import PLOT_SCRIPT
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
@@ -95,7 +95,7 @@ def collect_results(world: World, documents: tuple[dict[str, Any], ...], kept: f
         started=(world.folder / "launches" / "launches").stat().st_size,
         points=points,
         report=(world.folder / "report" / "nightly.md").read_text(),
-        site="\n".join(path.read_text(errors="replace") for path in pages if path.name != PLOTLY),
+        site="\n".join(path.read_text(errors="replace") for path in pages if path.name != PLOT_SCRIPT),
     )
 
 

@@ -30,11 +30,11 @@ perfbisect.cell = (() => {
     const days = Number(params.get("days")) || 0;
     const beside = params.get("beside") in loaded.data.covariates ? params.get("beside") : "";
     const draw = async () => {
-      const Plotly = await figure.one(node, loaded, {
+      const choose = points.follow(node, panel, loaded, alert ? alert.first : "");
+      await figure.one(node, loaded, {
         alerts: series.alertsOf(loaded.cell, loaded.measure.name), scale: params.get("scale") || "", days, beside,
-        chosen: alert ? alert.id : "",
+        chosen: alert ? alert.id : "", reach: (position) => choose(position, false),
       });
-      points.follow(node, panel, loaded, Plotly, alert ? alert.first : "");
     };
     const whole = el("details", {}, el("summary", {}, "Every point as a table"));
     whole.addEventListener("toggle", () => {

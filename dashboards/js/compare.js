@@ -27,9 +27,9 @@ perfbisect.compare = (() => {
       circle: () => svg("circle", { cx: 7, cy: 7, r: 5 }),
       square: () => svg("rect", { x: 2.5, y: 2.5, width: 9, height: 9 }),
       diamond: () => svg("path", { d: "M7 1L13 7L7 13L1 7Z" }),
-      "triangle-up": () => svg("path", { d: "M7 1.5L13 12.5H1Z" }),
-      x: () => svg("path", { d: "M2 4L4 2L7 5L10 2L12 4L9 7L12 10L10 12L7 9L4 12L2 10L5 7Z" }),
-      cross: () => svg("path", { d: "M5 1H9V5H13V9H9V13H5V9H1V5H5Z" }),
+      triangle: () => svg("path", { d: "M7 1.5L13 12.5H1Z" }),
+      cross: () => svg("path", { d: "M2 4L4 2L7 5L10 2L12 4L9 7L12 10L10 12L7 9L4 12L2 10L5 7Z" }),
+      plus: () => svg("path", { d: "M5 1H9V5H13V9H9V13H5V9H1V5H5Z" }),
       star: () => svg("path", { d: "M7 0.5L8.7 5H13.5L9.7 8L11.2 12.8L7 10L2.8 12.8L4.3 8L0.5 5H5.3Z" }),
       hexagon: () => svg("path", { d: "M7 1L12.5 4V10L7 13L1.5 10V4Z" }),
     }[figure.SYMBOLS[at]]());

@@ -57,7 +57,7 @@ perfbisect.main = (() => {
     // A figure is drawn at its width: the page is there before it, and the old one until then.
     const shown = () => {
       if (own !== turn || root.isConnected) return;
-      for (const node of old) if (window.Plotly) window.Plotly.purge(node);
+      for (const node of old) if (node.drawn) node.drawn.remove();
       view.replaceChildren(root);
       scrollTo(0, moved ? 0 : height);
       if (moved) {
@@ -125,7 +125,7 @@ perfbisect.main = (() => {
     // Who points at a row will probably open it: the plotting script takes a moment to read.
     for (const kind of ["pointerover", "focusin"]) {
       document.addEventListener(kind, (event) => {
-        if (event.target instanceof Element && event.target.closest("a.go, a.mark")) perfbisect.plotly().catch(() => {});
+        if (event.target instanceof Element && event.target.closest("a.go, a.mark")) perfbisect.plots().catch(() => {});
       });
     }
     for (const media of [matchMedia("(prefers-color-scheme: dark)"), perfbisect.narrow]) media.addEventListener("change", render);

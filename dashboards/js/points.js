@@ -34,8 +34,8 @@ perfbisect.points = (() => {
   };
 
   // Left and right walk through the points, Home and End go to the first and the last. It begins at the moment
-  // "first", or at the newest.
-  const follow = (figure, target, loaded, Plotly, first) => {
+  // "first", or at the newest. What is returned chooses a point by its position.
+  const follow = (figure, target, loaded, first) => {
     const { values } = loaded.series;
     const there = values.map((_, at) => at).filter((at) => values[at] !== null);
     const wanted = there.findIndex((at) => loaded.data.points.time[at] === first);
@@ -46,7 +46,7 @@ perfbisect.points = (() => {
       target.replaceChildren(panel(loaded, at));
       if (aloud) {
         say(`${words.minute(loaded.data.points.time[at])}: ${words.amount(values[at], loaded.measure.unit)}, build ${loaded.data.points.build[at]}`);
-        Plotly.Fx.hover(figure, [{ curveNumber: 0, pointNumber: current }]);
+        figure.drawn.tell(0, 0, current);
       }
     };
     figure.setAttribute("tabindex", "0");
@@ -57,11 +57,8 @@ perfbisect.points = (() => {
       event.preventDefault();
       choose(next, true);
     });
-    const clicked = (event) => choose(there.indexOf(event.points[0].customdata), false);
-    figure.on("plotly_hover", (event) => {
-      if (event.points[0].curveNumber === 0) clicked(event);
-    });
     if (there.length) choose(current, false);
+    return choose;
   };
 
   // All points as a table, newest first: for reading, searching and copying.

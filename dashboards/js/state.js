@@ -42,10 +42,10 @@ const perfbisect = (() => {
     return kept.get(file);
   };
 
-  // Read with the first figure: it is larger than all the rest.
-  const plotly = async () => {
-    await script("plotly.min.js");
-    return window.Plotly;
+  // Read with the first figure.
+  const plots = async () => {
+    await script("plots.js");
+    return drawPlot;
   };
 
   const decoded = (text) => {
@@ -92,5 +92,5 @@ const perfbisect = (() => {
 
   const narrow = matchMedia("(max-width: 720px)");
 
-  return { put, load, plotly, parse, address, now, changed, set, narrow, unpacked, site: () => kept.get("site") };
+  return { put, load, plots, parse, address, now, changed, set, narrow, unpacked, site: () => kept.get("site") };
 })();

@@ -1,4 +1,4 @@
-"""Plots of a bisection; :mod:`perfbisect.report.plots` says how colours and foreign text are written."""
+"""Plots of a bisection."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Final
 
 from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import counted, minutes, percent, probability, with_unit
+from perfbisect.common.text import line
 from perfbisect.jobs.replay import Launch
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.plots import (
+    Axis,
+    Dash,
+    Level,
+    Panel,
     Plot,
-    axis,
+    PlotTrace,
+    axis_of_minutes,
     change_label,
-    harmless,
-    horizontal_line,
-    hover,
     launch_times,
-    layout,
     run_dashes,
-    scatter,
     value_axis,
 )
 from perfbisect.stats.ab_test import side_levels
@@ -32,13 +33,10 @@ _PURPOSES: Final[Mapping[str, tuple[str, str]]] = {
     "end": ("an end of the range", "circle"),
     "search": ("search", "diamond"),
     "confirm": ("A/B", "square"),
-    "replicate": ("A/B on another machine", "star-diamond"),
-    "revert": ("revert check", "triangle-up"),
+    "replicate": ("A/B on another machine", "spark"),
+    "revert": ("revert check", "triangle"),
 }
 """Purpose of a launch -> its name in the legend, and its symbol."""
-
-_BOTTOM: Final = "@bottom"
-"""Stands for the height of what has no value."""
 
 _MAX_TICKS = 20
 
@@ -113,51 +111,38 @@ def _commit_plot(result: BisectResult) -> Plot | None:
     if result.outcome == "narrowed":
         culprits = {position.index for position in result.culprits}
     labels = [
-        f"{position.index}: " + "<br>and ".join(map(change_label, position.changes[:3]))
+        [f"{position.index}: {change_label(position.changes[0])}"]
+        + [f"and {change_label(change)}" for change in position.changes[1:3]]
         for position in result.history
     ]
-    data: list[Plot] = []
-    if beliefs:
-        colors = ["@culprit" if i in culprits else "@bar" for i in range(len(beliefs))]
-        rows = [[label, probability(p)] for label, p in zip(labels, beliefs, strict=False)]
-        text = hover(rows, "%{customdata[0]}<br>P(culprit) %{customdata[1]}")
-        bars = {"type": "bar", "x": list(range(len(beliefs))), "y": list(beliefs), "yaxis": "y2"}
-        data.append(bars | {"marker": {"color": colors}, "showlegend": False} | text)
-    data += _launch_traces(result, [float(launch.position) for launch in result.launches])
-    reasons = {skip.change.id: skip.reason for skip in result.skips}
+    bars = []
+    for color, is_culprit in (("bar", False), ("culprit", True)):
+        own = [i for i in range(len(beliefs)) if (i in culprits) is is_culprit]
+        told = [(*labels[i], f"P(culprit) {probability(beliefs[i])}") for i in own]
+        bars.append(PlotTrace(color, color, own, [beliefs[i] for i in own], "bar", told=told, legend=False))
+    traces = _launch_traces(result, [float(launch.position) for launch in result.launches])
+    reasons = {skip.change.id: line(skip.reason, 120) for skip in result.skips}
     skipped = [p.index for p in result.history if p.changes[0].id in reasons]
     if skipped:
-        rows = [[labels[i], harmless(reasons[result.history[i].changes[0].id])] for i in skipped]
-        marker = {"symbol": "line-ns-open", "size": 11, "color": "@quiet", "line": {"width": 2}}
-        text = hover(rows, "%{customdata[0]}<br>skipped: %{customdata[1]}")
-        data.append(scatter(skipped, [_BOTTOM] * len(skipped), name="skipped", marker=marker, **text))
+        told = [(*labels[i], f"skipped: {reasons[result.history[i].changes[0].id]}") for i in skipped]
+        traces.append(PlotTrace("skipped", "quiet", skipped, [None] * len(skipped), "tick", told=told))
     last = result.positions - 1
     # The reverted end stands beyond the range.
     end = last + any(launch.position > last for launch in result.launches)
     room = max(0.7, last * 0.015)
     # The culprit's label is among those that are shown.
     step = max(1, math.ceil((last + 1) / _MAX_TICKS))
-    ticks = list(range(min(culprits, default=0) % step, last + 1, step))
-    names = [harmless(result.history[i].changes[0].short[:12]) for i in ticks]
-    x = axis(
-        range=[-room, end + room],
-        tickvals=ticks + [end] * (end > last),
-        ticktext=names + ["reverted"] * (end > last),
-        tickangle=-45,
-        tickfont={"family": "ui-monospace, monospace", "size": 11},
-        anchor="y",
+    shown = range(min(culprits, default=0) % step, last + 1, step)
+    ticks = [(float(i), line(result.history[i].changes[0].short, 12)) for i in shown]
+    if end > last:
+        ticks.append((end, "reverted"))
+    levels = tuple(Level(s.value, "ink", (s.first - 0.4, s.last + 0.4)) for s in level_spans(result))
+    measured = Panel(value_axis(result.metric), tuple(traces), levels, 340)
+    posterior = Panel(
+        Axis("P(culprit)", (0.0, 1.02), ((0, "0"), (0.5, "0.5"), (1, "1"))), tuple(bars), (), 130
     )
-    posterior = axis("P(culprit)", domain=[0.7, 1], range=[0, 1.02], tickvals=[0, 0.5, 1])
-    spans = level_spans(result)
-    drawn = layout(
-        560 if beliefs else 400,
-        bargap=0.15,
-        shapes=[horizontal_line(s.first - 0.4, s.last + 0.4, s.value, "@ink") for s in spans],
-        xaxis=x,
-        yaxis=value_axis(result.metric, domain=[0, 0.62 if beliefs else 1]),
-        **({"yaxis2": posterior} if beliefs else {}),
-    )
-    return _with_room(data, drawn, _values(result))
+    x = Axis(range=(-room, end + room), ticks=tuple(ticks))
+    return Plot(x, (posterior, measured) if beliefs else (measured,))
 
 
 def _time_plot(result: BisectResult) -> Plot | None:
@@ -165,22 +150,17 @@ def _time_plot(result: BisectResult) -> Plot | None:
     if not result.launches:
         return None
     at = launch_times(result.launches)
-    end = max(t + x.minutes for t, x in zip(at, result.launches, strict=True))
-    room = max(end * 0.02, 0.01)
-    apart = _residuals(result, at)
-    residuals = axis("from its level", domain=[0, 0.32], ticksuffix=" %", zeroline=True)
-    anchor = "y2" if apart else "y"
-    drawn = layout(
-        520 if apart else 380,
-        shapes=[horizontal_line(-room, end + room, x.value, "@ink") for x in level_spans(result)],
-        xaxis=axis("minutes from the first launch", range=[-room, end + room], anchor=anchor),
-        yaxis=value_axis(result.metric, domain=[0.42 if apart else 0, 1]),
-        **({"yaxis2": residuals} if apart else {}),
-    )
-    return _with_room([*_launch_traces(result, at), *apart], drawn, _values(result))
+    x = axis_of_minutes(max(t + launch.minutes for t, launch in zip(at, result.launches, strict=True)))
+    levels = tuple(Level(span.value, "ink") for span in level_spans(result))
+    panels = [Panel(value_axis(result.metric), tuple(_launch_traces(result, at)), levels, 340)]
+    if apart := _residuals(result, at):
+        panels.append(
+            Panel(Axis("from its level", suffix=" %"), apart, (Level(0.0, "quiet", dash="solid"),), 180)
+        )
+    return Plot(x, tuple(panels))
 
 
-def _residuals(result: BisectResult, at: Sequence[float]) -> list[Plot]:
+def _residuals(result: BisectResult, at: Sequence[float]) -> tuple[PlotTrace, ...]:
     """How far each launch is from its level, a line for each slot."""
     levels = level_spans(result) if step_spans(result) else ()
     slots: dict[str, list[tuple[float, float]]] = {}
@@ -189,24 +169,16 @@ def _residuals(result: BisectResult, at: Sequence[float]) -> list[Plot]:
             if launch.value is not None and level.first <= launch.position <= level.last:
                 share = (launch.value / level.value - 1) * 100
                 slots.setdefault(launch.slot, []).append((moment, share))
+    looks: tuple[tuple[str, Dash], ...] = (("circle", "solid"), ("square", "dot"), ("diamond", "dash"))
     traces = []
     for number, (slot, points) in enumerate(sorted(slots.items())):
-        style = number % 3
+        symbol, dash = looks[number % 3]
         x, y = zip(*points, strict=True)
-        traces.append(
-            scatter(
-                x,
-                y,
-                "lines+markers",
-                name=f"slot {harmless(slot)}" if slot else "from its level",
-                showlegend=len(slots) > 1,
-                line={"color": f"@slot{style}", "width": 1.5, "dash": ("solid", "dot", "dash")[style]},
-                marker={"size": 5, "symbol": ("circle", "square", "diamond")[style]},
-                hovertemplate="%{y:+.1f} % from its level<extra></extra>",
-                yaxis="y2",
-            )
-        )
-    return traces
+        name = f"slot {line(slot, 120)}" if slot else "from its level"
+        told = [(f"{share:+.1f} % from its level",) for share in y]
+        color, has_name = f"slot{number % 3}", len(slots) > 1
+        traces.append(PlotTrace(name, color, x, y, symbol, size=5, told=told, line=dash, legend=has_name))
+    return tuple(traces)
 
 
 def _ab_plot(result: BisectResult) -> Plot | None:
@@ -214,61 +186,49 @@ def _ab_plot(result: BisectResult) -> Plot | None:
     pairs = ab_pairs(result)
     if not pairs or result.confirmed is None:
         return None
-    data = []
+    traces = []
     for number, pair in enumerate(pairs, 1):
-        rows = [[f"pair {number}, launch #{x.number}", with_unit(x.value, result.metric.unit)] for x in pair]
-        marker = {"symbol": ["square-open", "square"], "size": 10, "color": "@confirm"}
-        line = {"color": "@confirm", "width": 1.5}
-        values = [launch.value for launch in pair]
-        data.append(
-            scatter(
-                (0, 1), values, "lines+markers", name="pair", showlegend=False, line=line, marker=marker,
-                **hover(rows),
-            )
-        )  # fmt: skip
+        told = [(f"pair {number}, launch #{x.number}", with_unit(x.value, result.metric.unit)) for x in pair]
+        values, symbols = [launch.value for launch in pair], ("square-open", "square")
+        traces.append(
+            PlotTrace("pair", "confirm", (0, 1), values, symbols, told=told, line="solid", legend=False)
+        )
     left, right = (result.change(x) for x in (result.confirmed.parent, result.confirmed.culprit))
     suspect = "culprit" if result.outcome == "found" else "suspect"
-    names = [f"parent<br>{harmless(left.short)}", f"{suspect}<br>{harmless(right.short)}"]
+    names = ((0, f"parent\n{line(left.short, 120)}"), (1, f"{suspect}\n{line(right.short, 120)}"))
     # The levels are as far apart as the effect of the A/B.
     scale = Scale(absolute=parse_metric(result.metric.name).metric.absolute)
     a, b = ([scale.level((x.value,)) for x in side if x.value] for side in zip(*pairs, strict=True))
-    levels = map(scale.value, side_levels(a, b, scale.difference(result.confirmed.effect)))
-    drawn = layout(
-        340,
-        shapes=[horizontal_line(side - 0.2, side + 0.2, level, "@ink") for side, level in enumerate(levels)],
-        xaxis=axis(range=[-0.5, 1.5], tickvals=[0, 1], ticktext=names),
-        yaxis=value_axis(result.metric),
-    )
-    return _with_room(data, drawn, [x.value for pair in pairs for x in pair if x.value is not None])
+    sides = map(scale.value, side_levels(a, b, scale.difference(result.confirmed.effect)))
+    levels = tuple(Level(value, "ink", (side - 0.2, side + 0.2)) for side, value in enumerate(sides))
+    panel = Panel(value_axis(result.metric), tuple(traces), levels, 340)
+    return Plot(Axis(range=(-0.5, 1.5), ticks=names), (panel,))
 
 
-_WITHOUT_VALUE = {"failed": ("failed", "x", "@culprit"), "abandoned": ("stopped", "circle-x-open", "@quiet")}
+_WITHOUT_VALUE = {"failed": ("failed", "cross", "culprit"), "abandoned": ("stopped", "stopped", "quiet")}
 """Outcome of a launch -> its name in the legend, its symbol and colour. A stopped launch is no failure."""
 
 
-def _launch_traces(result: BisectResult, places: Sequence[float]) -> list[Plot]:
-    """A marker a launch (hollow before the step), its runs as dashes, failures at the bottom."""
+def _launch_traces(result: BisectResult, places: Sequence[float]) -> list[PlotTrace]:
+    """A mark a launch (hollow before the step), its runs as dashes, failures at the bottom."""
     placed = list(zip(places, result.launches, strict=True))
-    traces = run_dashes(result.launches, places, "single runs", "@quiet", legend=True)
+    traces = run_dashes(result.launches, places, "single runs", "quiet", legend=True)
     steps = step_spans(result)
     for purpose, (name, symbol) in _PURPOSES.items():
         own = [(place, x) for place, x in placed if x.purpose == purpose and x.value is not None]
         if own:
-            color = f"@{purpose}"
             # Open before the first step, filled from it on; every second level is open.
             passed = [sum(x.position >= stop for _, stop in steps) for _, x in own]
             symbols = [symbol if count % 2 or not steps else f"{symbol}-open" for count in passed]
-            marker = {"symbol": symbols, "size": 10, "color": color, "line": {"width": 1.8, "color": color}}
-            values = [x.value for _, x in own]
-            text = hover([_hover_lines(result, x) for _, x in own])
-            traces.append(scatter([place for place, _ in own], values, name=name, marker=marker, **text))
+            told = [_hover_lines(result, x) for _, x in own]
+            x, y = zip(*((place, launch.value) for place, launch in own), strict=True)
+            traces.append(PlotTrace(name, purpose, x, y, symbols, told=told))
     for outcome, (name, symbol, color) in _WITHOUT_VALUE.items():
         own = [(place, x) for place, x in placed if x.outcome == outcome]
         if own:
-            marker = {"symbol": symbol, "size": 9, "color": color}
-            text = hover([_hover_lines(result, x) for _, x in own])
-            x = [place for place, _ in own]
-            traces.append(scatter(x, [_BOTTOM] * len(own), name=name, marker=marker, **text))
+            told = [_hover_lines(result, x) for _, x in own]
+            x = tuple(place for place, _ in own)
+            traces.append(PlotTrace(name, color, x, [None] * len(own), symbol, size=9, told=told))
     return traces
 
 
@@ -276,7 +236,7 @@ def _hover_lines(result: BisectResult, launch: Launch) -> list[str]:
     """A launch under the pointer: its number and change, its value, what else there is to know."""
     levels = level_spans(result)
     if launch.value is None:
-        value = f"{launch.outcome}: {harmless(launch.reason)}"
+        value = f"{launch.outcome}: {line(launch.reason, 120)}"
     else:
         value = with_unit(launch.value, result.metric.unit)
         if levels:
@@ -284,23 +244,7 @@ def _hover_lines(result: BisectResult, launch: Launch) -> list[str]:
     count = len(launch.values)
     more = [counted(count, "run")] if count else []
     more += [f"took {minutes(launch.minutes)}"]
-    more += [f"slot {harmless(launch.slot)}"] if launch.slot else []
+    more += [f"slot {line(launch.slot, 120)}"] if launch.slot else []
     more += ["cold caches"] if launch.cold else []
-    more += [harmless("; ".join(launch.warnings))] if launch.warnings else []
+    more += [line("; ".join(launch.warnings), 120)] if launch.warnings else []
     return [f"#{launch.number} {change_label(launch.change)}", value, ", ".join(more)]
-
-
-def _values(result: BisectResult) -> list[float]:
-    return [value for x in result.launches for value in (*x.values, x.value) if value is not None]
-
-
-def _with_room(data: list[Plot], drawn: Plot, values: Sequence[float]) -> Plot:
-    """The plot with room below for what has no value."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    room = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
-    bottom = low - room * (2 if any(_BOTTOM in trace.get("y", ()) for trace in data) else 1)
-    floor = bottom + room * 0.4
-    for trace in data:
-        trace["y"] = [floor if y == _BOTTOM else y for y in trace["y"]]
-    drawn["yaxis"]["range"] = [bottom, high + room]
-    return {"data": data, "layout": drawn}

@@ -8,7 +8,6 @@ own files run.
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
 import re
 from collections.abc import Mapping
@@ -29,10 +28,11 @@ from perfbisect.dashboard.pages import (
     text,
 )
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.report.html import embedded_json, report_html
+from perfbisect.report.html import embedded_json, plot_script, plot_style, report_html
 from perfbisect.resources import shipped_folder
 
-PLOTLY = "plotly.min.js"
+PLOT_SCRIPT = "plots.js"
+"""The script that draws figures, which all pages share."""
 
 # It tells a page of perfbisect from a page of the user, which is never overwritten.
 _MARK = '<meta name="generator" content="perfbisect">'
@@ -46,12 +46,12 @@ _SCRIPTS = (
 
 @dataclass(frozen=True)
 class WrittenSite:
-    """Sizes in bytes; ``first_page``: read before anything is opened, ``plotly``: with the first figure."""
+    """Sizes in bytes; ``first_page``: read before anything is opened, ``plots``: with the first figure."""
 
     index: Path
     files: int
     first_page: int
-    plotly: int
+    plots: int
     all: int
 
 
@@ -81,7 +81,7 @@ class _Writer:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
         # The index comes last, and files it does not name are removed after it: a page that is open works on.
-        plotly = self._plotly()
+        plots = self._text(PLOT_SCRIPT, plot_script())
         first = self._assets()
         cells = {cell.name: self._data("cell", cell_payload(cell)) for cell in site.cells}
         by_metric = {
@@ -90,7 +90,7 @@ class _Writer:
         by_event = {event.id: self._data("event", event_payload(event, site)) for event in events(site)}
         for bisection in site.bisections:
             report = build_report(bisection.report)
-            html = report_html(report, plotly=f"../{PLOTLY}", home="../index.html#/bisections")
+            html = report_html(report, plots=f"../{PLOT_SCRIPT}", home="../index.html#/bisections")
             self._text(page_of(bisection.report), html)
         data = embedded_json(packed(overview(site, cells, by_event, by_metric)))
         first += self._text("data/site.js", _data_script("site", data))
@@ -103,7 +103,7 @@ class _Writer:
             if _DATA_FILE.fullmatch(path.name) and path.name not in kept:
                 path.unlink()
         total = sum(self._sizes.values())
-        return WrittenSite(self._out / "index.html", len(self._sizes), first, plotly, total)
+        return WrittenSite(self._out / "index.html", len(self._sizes), first, plots, total)
 
     def _data(self, what: str, payload: Mapping[str, Any]) -> str:
         """Write a data file; return its name in ``data/``."""
@@ -117,22 +117,10 @@ class _Writer:
         scripts = [(folder / "js" / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
         assets = {
             "app.js": "\n".join(scripts),
-            "site.css": (folder / "site.css").read_text(encoding="utf-8"),
+            "site.css": plot_style() + (folder / "site.css").read_text(encoding="utf-8"),
             "theme.js": (folder / "js" / "theme.js").read_text(encoding="utf-8"),
         }
         return sum(self._text(f"assets/{name}", content) for name, content in assets.items())
-
-    def _plotly(self) -> int:
-        # Imported here, since it is slow to import.
-        import plotly
-
-        source = Path(plotly.__file__).parent / "package_data" / PLOTLY
-        target = self._out / PLOTLY
-        # Compared by content: a file of megabytes is not written again at each build.
-        if not target.is_file() or not filecmp.cmp(source, target, shallow=False):
-            self._replace(target, source.read_bytes())
-        self._sizes[PLOTLY] = source.stat().st_size
-        return self._sizes[PLOTLY]
 
     def _text(self, name: str, content: str) -> int:
         data = content.encode("utf-8")

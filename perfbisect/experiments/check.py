@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, FiniteFloat
 
+from perfbisect.common.text import line
 from perfbisect.engine.experiment import Experiment
 from perfbisect.errors import UsageError
 from perfbisect.experiments.baseline import RecordedLevel, require_enough, require_same_machine
@@ -37,7 +38,7 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.document import Report
-from perfbisect.report.plots import LaunchGroup, Limit, launches_plot
+from perfbisect.report.plots import LaunchGroup, Level, launches_plot
 from perfbisect.report.template import render_report, render_sentences
 from perfbisect.stats import ab_test, threshold
 from perfbisect.stats.two_sample import Scale
@@ -170,14 +171,14 @@ class CheckResult(VerdictResult):
 
     def report(self) -> Report:
         headline = self.headline
-        limits = [] if headline.line is None else [Limit("threshold", headline.line)]
-        limits += [
-            Limit(f"recorded {level.change.short}", level.value)
-            for level in self.recorded
-            if level.value is not None
+        named = [(f"recorded {level.change.short}", level.value) for level in self.recorded]
+        levels = [
+            Level(value, "quiet", dash="dash", label=line(label))
+            for label, value in (("threshold", headline.line), *named)
+            if value is not None
         ]
-        group = LaunchGroup(self.change.short, "@search", "square", self.launches, headline.right)
-        plot = launches_plot([group], self.metric, limits)
+        group = LaunchGroup(self.change.short, "search", "square", self.launches, headline.right)
+        plot = launches_plot([group], self.metric, levels)
         return render_report("experiments/templates/check.md.jinja", {"r": self}, {"launches": plot})
 
 

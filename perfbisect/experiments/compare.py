@@ -233,7 +233,7 @@ class CompareResult(VerdictResult):
         groups = [
             LaunchGroup(
                 f"{SIDES[index].upper()}: {side.name}",
-                ("@end", "@search")[index],
+                ("end", "search")[index],
                 ("circle", "square")[index],
                 tuple(launch for launch in self.launches if launch.position == index),
                 level,
@@ -244,6 +244,7 @@ class CompareResult(VerdictResult):
             "experiments/templates/compare.md.jinja",
             {"r": self, "moved_phases": moved_sentences(self.phases)},
             {
+                "by-commit": launches_plot(groups, self.metric, by_side=True),
                 "launches": launches_plot(groups, self.metric),
                 "phases": phase_blocks(self.phases) if self.phases else None,
             },

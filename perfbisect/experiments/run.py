@@ -66,7 +66,7 @@ class ChangeResult(MeasurementResult):
 
     def report(self) -> Report:
         level = self.headline.median if self.headline else None
-        group = LaunchGroup(self.change.short, "@end", "circle", self.launches, level)
+        group = LaunchGroup(self.change.short, "end", "circle", self.launches, level)
         plot = launches_plot([group], self.metric)
         return render_report("experiments/templates/run.md.jinja", {"r": self}, {"launches": plot})
 

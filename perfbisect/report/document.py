@@ -5,12 +5,12 @@ A domain's report module turns its result into a :class:`Report`; nothing reads 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from perfbisect.report.diffs import DiffFileDocument
 from perfbisect.report.flames import FlameDocument
+from perfbisect.report.plots import Plot
 
 Tone = Literal["good", "bad", "open", "neutral"]
 """The colour of a verdict: nothing to do, act, undecided, or no verdict at all."""
@@ -85,11 +85,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot for HTML. ``plot``: Plotly's ``data`` and ``layout``; the other renderings leave it out."""
+    """A plot for HTML; the other renderings leave it out."""
 
     name: str
     caption: str
-    plot: Mapping[str, Any]
+    plot: Plot
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Reports as HTML pages that open from disk.
 
-A page holds Plotly's script and loads nothing; its policy lets no other script run than those it was
-written with. Every text is made harmless and escaped where it is printed, whoever wrote it.
+A page with figures holds the plotting script and loads nothing; its policy lets no other script run than
+those it was written with. Every text is made harmless and escaped where it is printed, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_VENDOR = Path(__file__).parent / "vendor"
 _LONGEST = 8000
 
 
-def report_html(report: Report, *, plotly: str = "", home: str = "") -> str:
-    """The page. ``plotly``: where its plotting script is, if not in it; ``home``: the page that led here."""
+def report_html(report: Report, *, plots: str = "", home: str = "") -> str:
+    """The page. ``plots``: where its plotting script is, if not in it; ``home``: the page that led here."""
     blocks = [*report.blocks, *(block for section in report.sections for block in section.blocks)]
-    figures = {block.name: dict(block.plot) for block in blocks if isinstance(block, Figure)}
-    own = _plotly_script() if figures and not plotly else ""
+    figures = {block.name: asdict(block.plot) for block in blocks if isinstance(block, Figure)}
+    own = plot_script() if figures and not plots else ""
     script = _shipped("report.js") if figures else ""
     copy = _shipped("copy.js") if any(isinstance(block, Code | Command) for block in blocks) else ""
     return (
@@ -38,13 +40,13 @@ def report_html(report: Report, *, plotly: str = "", home: str = "") -> str:
             report=report,
             figures=figures,
             data=embedded_json(figures),
-            style=_shipped("report.css"),
-            plotly=own,
-            plotly_at=plotly if figures else "",
+            style=_shipped("report.css") + (plot_style() if figures else ""),
+            plots=own,
+            plots_at=plots if figures else "",
             home=home,
             script=script,
             copy=copy,
-            policy=_policy(*filter(None, (own, script, copy)), beside=bool(figures and plotly)),
+            policy=_policy(*filter(None, (own, script, copy)), beside=bool(figures and plots)),
         )
     )
 
@@ -55,17 +57,18 @@ def embedded_json(value: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-@cache
-def _plotly_script() -> str:
-    # Slow to import, as is jinja2 below, and only a report needs them.
-    from plotly.offline import get_plotlyjs
+def plot_script() -> str:
+    """The script that draws figures: uPlot with its license, and ``drawPlot``."""
+    return (_VENDOR / "uplot.js").read_text(encoding="utf-8") + _shipped("plot.js")
 
-    # A browser turns CR LF into LF before it compares the hash of the page's policy.
-    return str(get_plotlyjs()).replace("\r\n", "\n")
+
+def plot_style() -> str:
+    return (_VENDOR / "uplot.css").read_text(encoding="utf-8") + _shipped("plot.css")
 
 
 @cache
 def _environment() -> Environment:
+    # Slow to import, and only a report needs it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     def harmless(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The live view: below the lines of a job on a terminal, the posterior, running launches and the budget.
 
-The lines are those of :mod:`perfbisect.report.console`; they stay in the scrollback, the area does not.
+The lines are those of :mod:`perfbisect.report.console`, with bars of the posterior after each launch; they
+stay in the scrollback, the area does not.
 """
 
 from __future__ import annotations
@@ -156,13 +157,28 @@ class Live:
     def __call__(self, notice: JobEvent) -> None:
         # Slots report from their own threads; rich draws from another one.
         with self._lock:
-            self._view = after(self._view, notice, self._clock())
+            before, self._view = self._view.posterior, after(self._view, notice, self._clock())
+            # Before the first launch it is the prior, and between launches it is what was printed.
+            known = before.probabilities if before else ()
+            if isinstance(notice, CandidatesUpdated) and self._view.ended and notice.probabilities != known:
+                self._print_posterior(notice)
             for text in notice_lines(notice):
                 # As text alone: what others wrote is no markup.
                 for row in fitted(text, self._console.width) if self._draws else [text]:
                     self._console.print(Text(row), soft_wrap=True)
             if self._draws:
                 self._area.refresh()  # the lines above are ahead of it otherwise
+
+    def _print_posterior(self, posterior: CandidatesUpdated) -> None:
+        """On a terminal: a bar for each candidate, or for neighbours together, and the likeliest one."""
+        if not self._draws:
+            return
+        p, ramp = posterior.probabilities, _ASCII if self._console.options.ascii_only else _BLOCKS
+        best = max(range(len(p)), key=p.__getitem__)
+        told = f"  {probability(p[best])} {line(posterior.candidates[best][0], 12)}"
+        bars = sparkline(p, max(1, self._console.width - 1 - _LABEL - len(told)), ramp)
+        row = _row("culprit", [(bars, "cyan"), (told, "")])
+        self._console.print(row, no_wrap=True, overflow="crop", crop=True)
 
 
 class Area:

@@ -1,16 +1,15 @@
-"""Plots of launches as Plotly's JSON, and the parts that all plots share.
+"""Plots as values: what is drawn and where; ``templates/plot.js`` draws them.
 
-Colours are names (``@end``) that the page turns into those of its light or dark theme. Text of others comes
-in by :func:`harmless` alone: Plotly reads a little HTML.
+Colours are names (``end``) that the page has for its light and dark theme. Text of others is neutralised by
+:func:`perfbisect.common.text.line`, and the page shows it as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import accumulate
-from typing import Any
+from typing import Final, Literal
 
 from perfbisect.common.quantities import counted, minutes, with_unit
 from perfbisect.common.text import line
@@ -18,12 +17,73 @@ from perfbisect.jobs.documents import MetricDocument
 from perfbisect.jobs.replay import Launch
 from perfbisect.model.change import Change
 
-Plot = dict[str, Any]
+Dash = Literal["solid", "dot", "dash"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis; ``range`` is what it shows at first, by default all values.
+
+    ``ticks``: labelled places, in place of numbers.
+    """
+
+    title: str = ""
+    range: tuple[float, float] | None = None
+    ticks: tuple[tuple[float, str], ...] = ()
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line over a ``span`` of the x axis, by default all of it."""
+
+    value: float
+    color: str
+    span: tuple[float, float] | None = None
+    dash: Dash = "dot"
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class PlotTrace:
+    """Points of one kind, one mark each; a point without a value lies at the bottom.
+
+    ``symbol``: one for all points or one each, of those in ``plot.js``; ``-open`` is hollow, ``bar`` a bar.
+    ``told``: the lines that are shown at each point under the pointer. ``line``: the points are joined.
+    """
+
+    name: str
+    color: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    symbol: str | Sequence[str] = "circle"
+    size: int = 10
+    told: Sequence[Sequence[str]] = ()
+    line: Dash | None = None
+    legend: bool = True
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Traces over one y axis; ``height`` in pixels."""
+
+    axis: Axis
+    traces: tuple[PlotTrace, ...]
+    levels: tuple[Level, ...] = ()
+    height: int = 380
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Panels below each other, over one x axis."""
+
+    x: Axis
+    panels: tuple[Panel, ...]
 
 
 @dataclass(frozen=True)
 class LaunchGroup:
-    """Launches of one side. ``color``: a name of the theme; ``level``: the side's level, a dotted line."""
+    """Launches of one side. ``level``: that of the side, a dotted line."""
 
     name: str
     color: str
@@ -32,60 +92,57 @@ class LaunchGroup:
     level: float | None = None
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A horizontal line with its label."""
-
-    label: str
-    value: float
+_HALF: Final = 0.4
+"""Half of the width of a side's column, in distances of columns."""
 
 
 def launches_plot(
-    groups: Sequence[LaunchGroup], metric: MetricDocument, limits: Sequence[Limit] = ()
+    groups: Sequence[LaunchGroup],
+    metric: MetricDocument,
+    levels: Sequence[Level] = (),
+    *,
+    by_side: bool = False,
 ) -> Plot | None:
-    """Launches in the order of time with the levels of their sides; None where nothing was measured."""
+    """Launches in the order of time, or a column for each side; None where nothing was measured."""
     launches = sorted((x for group in groups for x in group.launches), key=lambda launch: launch.number)
     if not any(launch.value is not None for launch in launches):
         return None
     times = dict(zip((launch.number for launch in launches), launch_times(launches), strict=True))
     last = launches[-1]
-    end = times[last.number] + last.minutes
-    room = max(0.02 * end, 0.01)
-    data: list[Plot] = []
-    shapes: list[Plot] = []
-    for group in groups:
+    x = axis_of_minutes(times[last.number] + last.minutes)
+    if by_side:
+        ticks = tuple((float(at), line(group.name, 30)) for at, group in enumerate(groups))
+        x = Axis(range=(-0.6, len(groups) - 0.4), ticks=ticks)
+    traces: list[PlotTrace] = []
+    drawn: list[Level] = []
+    for side, group in enumerate(groups):
         shown = [launch for launch in group.launches if launch.value is not None]
         places = [times[launch.number] for launch in shown]
+        if by_side:
+            # Side by side in the order of time: a drift shows as a slope within the column.
+            places = [side + _HALF * (2 * (i + 1) / (len(shown) + 1) - 1) for i in range(len(shown))]
+        name = line(group.name, 120)
+        traces += run_dashes(shown, places, f"{name}, single runs", group.color)
+        told = [
+            (
+                f"#{launch.number} {change_label(launch.change)}",
+                with_unit(launch.value, metric.unit),
+                f"{counted(len(launch.values), 'run')}, took {minutes(launch.minutes)}",
+            )
+            for launch in shown
+        ]
         if shown:
-            data += run_dashes(shown, places, f"{harmless(group.name)}, single runs", group.color)
-            rows = [
-                [
-                    f"#{launch.number} {change_label(launch.change)}",
-                    with_unit(launch.value, metric.unit),
-                    f"{counted(len(launch.values), 'run')}, took {minutes(launch.minutes)}",
-                ]
-                for launch in shown
-            ]
-            marker = {"symbol": group.symbol, "size": 10, "color": group.color}
-            values, name = [launch.value for launch in shown], harmless(group.name)
-            data.append(scatter(places, values, name=name, marker=marker, **hover(rows)))
+            values = [launch.value for launch in shown]
+            traces.append(PlotTrace(name, group.color, places, values, group.symbol, told=told))
         if group.level is not None:
-            shapes.append(horizontal_line(-room, end + room, group.level, group.color))
-    for limit in limits:
-        shapes.append(horizontal_line(-room, end + room, limit.value, "@quiet", "dash"))
-        label = {"text": [harmless(limit.label)], "textposition": "top left", "hoverinfo": "skip"}
-        data.append(scatter([end], [limit.value], "text", showlegend=False, **label))
-    x = axis("minutes since the first launch", range=[-room, end + room])
-    return {"data": data, "layout": layout(400, shapes=shapes, xaxis=x, yaxis=value_axis(metric))}
-
-
-def harmless(text: str, limit: int = 120) -> str:
-    """Text of others, in which neither Plotly nor the browser sees markup."""
-    return escape(line(text, limit), quote=True)
+            span = (side - _HALF, side + _HALF) if by_side else None
+            drawn.append(Level(group.level, group.color, span))
+    height = 300 if by_side else 380
+    return Plot(x, (Panel(value_axis(metric), tuple(traces), (*drawn, *levels), height),))
 
 
 def change_label(change: Change) -> str:
-    return f"{harmless(change.short)} {harmless(change.subject, 90)}".rstrip()
+    return f"{line(change.short, 120)} {line(change.subject, 90)}".rstrip()
 
 
 def launch_times(launches: Sequence[Launch]) -> list[float]:
@@ -96,22 +153,14 @@ def launch_times(launches: Sequence[Launch]) -> list[float]:
     return list(accumulate((launch.minutes for launch in launches[:-1]), initial=0.0))
 
 
-def scatter(x: Iterable[object], y: Iterable[object], mode: str = "markers", **more: Any) -> Plot:
-    return {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), **more}
-
-
-def hover(rows: Sequence[Sequence[str]], template: str = "") -> Plot:
-    """The text under the pointer: the texts of a point's row, by default one per line."""
-    lines = [f"%{{customdata[{index}]}}" for index in range(len(rows[0]) if rows else 0)]
-    return {
-        "customdata": [list(row) for row in rows],
-        "hovertemplate": f"{template or '<br>'.join(lines)}<extra></extra>",
-    }
+def axis_of_minutes(end: float) -> Axis:
+    room = max(0.02 * end, 0.01)
+    return Axis("minutes since the first launch", (-room, end + room))
 
 
 def run_dashes(
     launches: Sequence[Launch], places: Sequence[float], name: str, color: str, legend: bool = False
-) -> list[Plot]:
+) -> list[PlotTrace]:
     """The runs of launches that have several, as dashes."""
     runs = [
         (place, value)
@@ -121,51 +170,9 @@ def run_dashes(
     ]
     if not runs:
         return []
-    marker = {"symbol": "line-ew-open", "size": 9, "color": color}
     x, y = zip(*runs, strict=True)
-    return [scatter(x, y, name=name, showlegend=legend, marker=marker, hoverinfo="skip")]
+    return [PlotTrace(name, color, x, y, "dash", size=9, legend=legend)]
 
 
-def horizontal_line(left: float, right: float, value: float, color: str, dash: str = "dot") -> Plot:
-    return {
-        "type": "line",
-        "x0": left,
-        "x1": right,
-        "y0": value,
-        "y1": value,
-        "line": {"color": color, "width": 1.5, "dash": dash},
-        "layer": "below",
-    }
-
-
-def axis(title: str = "", **more: Any) -> Plot:
-    """An axis in the theme's colours."""
-    titled = {"title": {"text": title}} if title else {}
-    colors = {"gridcolor": "@grid", "linecolor": "@quiet", "zerolinecolor": "@quiet"}
-    return {**titled, **colors, "zeroline": False, "automargin": True, **more}
-
-
-def value_axis(metric: MetricDocument, **more: Any) -> Plot:
-    return axis(f"{harmless(metric.name)}, {harmless(metric.unit)}", **more)
-
-
-def layout(height: int, **more: Any) -> Plot:
-    """The layout of a plot in the theme's colours."""
-    return {
-        "height": height,
-        "margin": {"l": 64, "r": 12, "t": 12, "b": 48},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": "@ink", "size": 13, "family": "system-ui, sans-serif"},
-        "hoverlabel": {
-            "align": "left",
-            "bgcolor": "@paper",
-            "bordercolor": "@quiet",
-            "font": {"color": "@ink"},
-        },
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "@quiet", "activecolor": "@ink"},
-        "hovermode": "closest",
-        "dragmode": "zoom",
-        **more,
-    }
+def value_axis(metric: MetricDocument) -> Axis:
+    return Axis(f"{line(metric.name, 120)}, {line(metric.unit, 120)}")

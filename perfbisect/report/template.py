@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 from urllib.parse import unquote
 
 from perfbisect.common.quantities import (
@@ -60,6 +60,7 @@ from perfbisect.report.document import (
     strong,
 )
 from perfbisect.report.flames import FlameDocument
+from perfbisect.report.plots import Plot
 from perfbisect.report.sections import cell_rows
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ _FILTERS: tuple[Callable[..., object], ...] = (
     with_unit,
 )
 
-Plotted = Mapping[str, Any] | FlameDocument | DiffFileDocument | tuple[Block, ...] | None
-"""A plot in Plotly's JSON, a difference flame graph, a file of a diff, blocks that were made elsewhere."""
+Plotted = Plot | FlameDocument | DiffFileDocument | tuple[Block, ...] | None
+"""A plot, a difference flame graph, a file of a diff, blocks that were made elsewhere."""
 
 
 def render_report(

@@ -1,19 +1,19 @@
-"""The figures of a bisection: levels, pairs and marks, and foreign text that acts on nothing."""
+"""The figures of a bisection: levels, pairs and marks; what others wrote acts on nothing."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from perfbisect.bisect.figures import LevelSpan, ab_pairs, level_spans, plots, step_spans
 from perfbisect.bisect.result import BisectResult
 from perfbisect.report import html
+from perfbisect.report.plots import Plot, PlotTrace
 from tests.bisect.test_report import ACTS
 from tests.jobs.world import Watch
 
@@ -65,26 +65,14 @@ def test_pairs_are_of_one_slot_and_of_unlike_sides(report: BisectResult) -> None
 
 def test_the_levels_of_an_ab_are_as_far_apart_as_its_effect(report: BisectResult) -> None:
     assert report.confirmed is not None
-    a, b = (line["y0"] for line in plots(report)["pairs"]["layout"]["shapes"])
+    a, b = (level.value for level in plots(report)["pairs"].panels[0].levels)
     assert b / a - 1 == pytest.approx(report.confirmed.effect)
     values = [x.value for pair in ab_pairs(report) for x in pair if x.value is not None]
     assert min(values) < a < b < max(values)
 
 
-def plain(value: Any) -> Any:
-    """A figure with real colours in the place of the theme's names."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return "#123456" if isinstance(value, str) and value.startswith("@") else value
-
-
-def test_plotly_knows_every_property_of_the_figures(rich: BisectResult) -> None:
-    drawn = plots(rich)
-    assert set(drawn) == {"by-commit", "by-time", "pairs"}
-    for figure in drawn.values():
-        go.Figure(plain(figure))
+def traces(plot: Plot) -> dict[str, PlotTrace]:
+    return {trace.name: trace for panel in plot.panels for trace in panel.traces}
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -95,21 +83,38 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(item)
 
 
-def test_no_foreign_text_is_markup_in_a_figure(rich: BisectResult) -> None:
-    texts = list(strings(plots(rich)))
+def test_no_foreign_text_acts_in_a_figure(rich: BisectResult) -> None:
+    drawn = plots(rich)
+    assert set(drawn) == {"by-commit", "by-time", "pairs"}
+    texts = [text for plot in drawn.values() for text in strings(asdict(plot))]
     assert any("alert" in text for text in texts), "the subjects are shown"
-    for text in texts:
-        assert set(re.findall(r"<[^>]*>", text)) <= {"<br>", "<extra>", "</extra>"}, text
-        assert not ACTS.search(text)
+    assert [text for text in texts if ACTS.search(text)] == []
+
+
+def test_every_symbol_is_one_that_the_script_draws(rich: BisectResult) -> None:
+    script = (Path(html.__file__).parent / "templates" / "plot.js").read_text()
+    known = set(re.findall(r"^    (\w+): \{ (?:polygon|strokes)", script, re.MULTILINE)) | {"bar"}
+    symbols = {
+        symbol.removesuffix("-open")
+        for plot in plots(rich).values()
+        for trace in traces(plot).values()
+        for symbol in ([trace.symbol] if isinstance(trace.symbol, str) else trace.symbol)
+    }
+    assert {"circle", "cross", "bar", "dash", "tick"} <= symbols <= known
 
 
 def test_every_colour_is_one_of_both_themes(rich: BisectResult) -> None:
     style = (Path(html.__file__).parent / "templates" / "report.css").read_text()
     light, dark = style.split("@media (prefers-color-scheme: dark)")
-    named = {text[1:] for text in strings(plots(rich)) if re.fullmatch(r"@[a-z]+\d?", text)}
+    named = {
+        drawn.color
+        for plot in plots(rich).values()
+        for panel in plot.panels
+        for drawn in (*panel.traces, *panel.levels)
+    }
     assert {"end", "search", "confirm", "culprit", "slot1"} <= named
     for theme in (light, dark.split("* {")[0]):
-        assert named | {"revert"} <= set(re.findall(r"--c-(\w+):", theme))
+        assert named | {"revert", "grid", "paper"} <= set(re.findall(r"--c-(\w+):", theme))
 
 
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
@@ -118,44 +123,46 @@ def test_a_stopped_launch_is_no_failure(rich: BisectResult, name: str) -> None:
     changed = replace(stopped, outcome="abandoned", value=None, values=())
     rows = tuple(changed if x is stopped else x for x in rich.launches)
     before, after = (
-        {trace.get("name"): trace for trace in plots(document)[name]["data"]}
-        for document in (rich, rich.model_copy(update={"launches": rows}))
+        traces(plots(document)[name]) for document in (rich, rich.model_copy(update={"launches": rows}))
     )
-    assert len(after["failed"]["y"]) == len(before["failed"]["y"])
-    assert len(after["stopped"]["y"]) == 1
-    assert after["stopped"]["marker"]["color"] != after["failed"]["marker"]["color"]
+    assert len(after["failed"].y) == len(before["failed"].y)
+    assert len(after["stopped"].y) == 1
+    assert after["stopped"].color != after["failed"].color
 
 
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
 def test_every_launch_is_a_mark(rich: BisectResult, name: str) -> None:
-    figure = plots(rich)[name]
-    traces = {trace.get("name"): trace for trace in figure["data"]}
+    drawn = traces(plots(rich)[name])
     for purpose, label in (("end", "an end of the range"), ("confirm", "A/B")):
-        values = [x.value for x in rich.launches if x.purpose == purpose and x.value is not None]
-        assert traces[label]["y"] == values
+        own = [x for x in rich.launches if x.purpose == purpose and x.value is not None]
+        assert list(drawn[label].y) == [x.value for x in own]
+        assert [told[0].split()[0] for told in drawn[label].told] == [f"#{x.number}" for x in own]
     failed = [x for x in rich.launches if x.outcome == "failed"]
     assert failed
-    assert len(traces["failed"]["y"]) == len(failed)
-    low, high = figure["layout"]["yaxis"]["range"]
-    values = [v for x in rich.launches for v in x.values]
-    assert low < min(traces["failed"]["y"]) < min(values) < max(values) < high
+    assert drawn["failed"].y == [None] * len(failed)
+
+
+def test_bars_are_the_beliefs_and_the_culprit_has_its_own_colour(rich: BisectResult) -> None:
+    assert rich.beliefs is not None
+    drawn = traces(plots(rich)["by-commit"])
+    bars = {at: p for name in ("bar", "culprit") for at, p in zip(drawn[name].x, drawn[name].y, strict=True)}
+    assert bars == dict(enumerate(rich.beliefs.p))
+    assert list(drawn["culprit"].x) == [position.index for position in rich.culprits]
 
 
 def test_the_reverted_end_stands_beyond_the_range(rich: BisectResult) -> None:
     last = rich.positions - 1
     more = [replace(rich.launches[0], number=90 + i, purpose="revert", position=last + i) for i in (0, 1)]
-    figure = plots(rich.model_copy(update={"launches": (*rich.launches, *more)}))["by-commit"]
-    (reverted,) = [trace for trace in figure["data"] if trace.get("name") == "revert check"]
-    assert reverted["x"] == [last, last + 1]
-    axis = figure["layout"]["xaxis"]
-    assert axis["range"][1] > last + 1
-    assert axis["ticktext"][axis["tickvals"].index(last + 1)] == "reverted"
-    assert "reverted" not in plots(rich)["by-commit"]["layout"]["xaxis"]["ticktext"]
+    plot = plots(rich.model_copy(update={"launches": (*rich.launches, *more)}))["by-commit"]
+    assert list(traces(plot)["revert check"].x) == [last, last + 1]
+    assert plot.x.range is not None and plot.x.range[1] > last + 1
+    assert dict(plot.x.ticks)[last + 1] == "reverted"
+    assert "reverted" not in dict(plots(rich)["by-commit"].x.ticks).values()
 
 
 def test_distances_from_the_level_are_a_line_a_slot(rich: BisectResult) -> None:
-    lines = [trace for trace in plots(rich)["by-time"]["data"] if trace.get("yaxis") == "y2"]
-    assert [trace["name"] for trace in lines] == ["slot gpu0", "slot gpu1"]
+    lines = plots(rich)["by-time"].panels[1].traces
+    assert [trace.name for trace in lines] == ["slot gpu0", "slot gpu1"]
     first, level = rich.launches[0], level_spans(rich)[0].value
     assert first.value is not None
-    assert lines[0]["y"][0] == pytest.approx((first.value / level - 1) * 100)
+    assert lines[0].y[0] == pytest.approx((first.value / level - 1) * 100)

@@ -1,4 +1,4 @@
-"""A flame graph and a diff in a real browser, opened from disk without scripts."""
+"""Reports in a real browser, opened from disk: a flame graph and a diff without scripts, and figures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import BisectResult
 from perfbisect.report.diffs import DiffFileDocument, DiffLineDocument
 from perfbisect.report.document import FileLines, FlameGraph, Report, Verdict
 from perfbisect.report.flames import FlameDocument, flame_boxes
@@ -80,3 +82,63 @@ def test_the_page_is_no_wider_than_its_window(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     assert page.locator("table.diff tr.marked td.mark").all_inner_texts() == [">"]
     assert page.locator("table.diff td.text").first.inner_text() == "    return 1"
+
+
+@pytest.fixture
+def drawn(browser: Browser, tmp_path: Path, rich: BisectResult) -> Iterator[Page]:
+    """The page of a bisection, opened from disk in a dark window."""
+    target = tmp_path / "report.html"
+    target.write_text(report_html(build_report(rich)), encoding="utf-8")
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="dark")
+    made = context.new_page()
+    complaints: list[str] = []
+    made.on("console", lambda message: complaints.append(message.text))
+    made.on("pageerror", lambda error: complaints.append(str(error)))
+    made.goto(target.as_uri())
+    yield made
+    assert complaints == []
+    context.close()
+
+
+DRAWN = "document.getElementById('by-commit').drawn"
+
+
+def test_every_launch_and_run_is_drawn_and_a_name_of_the_legend_hides_its_own(
+    drawn: Page, rich: BisectResult
+) -> None:
+    runs = sum(len(x.values) for x in rich.launches if len(x.values) > 1)
+    ended = [x for x in rich.launches if x.outcome in ("measured", "failed", "abandoned")]
+    count = runs + len(ended) + len(rich.skips)
+    assert drawn.evaluate(f"{DRAWN}.count()") == count
+    failed = drawn.get_by_role("button", name="failed", exact=True).first
+    assert failed.get_attribute("aria-pressed") == "true"
+    failed.click()
+    assert failed.get_attribute("aria-pressed") == "false"
+    hidden = sum(x.outcome == "failed" for x in ended)
+    assert drawn.evaluate(f"{DRAWN}.count()") == count - hidden
+    failed.press("Enter")
+    assert drawn.evaluate(f"{DRAWN}.count()") == count
+
+
+def test_a_mark_under_the_pointer_is_told_as_text(drawn: Page, rich: BisectResult) -> None:
+    panel = drawn.locator("#by-commit .u-over").nth(1)
+    drawn.evaluate(f"{DRAWN}.tell(1, {DRAWN}.plot.panels[1].traces.findIndex((x) => x.name === 'failed'), 0)")
+    told = drawn.locator("#by-commit .told")
+    failed = next(x for x in rich.launches if x.outcome == "failed")
+    assert told.locator("div").first.inner_text().startswith(f"#{failed.number} ")
+    assert told.locator("*:not(div)").count() == 0
+    panel.hover(position={"x": 2, "y": 2})
+    assert not told.is_visible(), "nothing is near"
+
+
+def test_what_is_dragged_is_enlarged_in_both_panels_and_comes_back(drawn: Page) -> None:
+    box = drawn.locator("#by-commit .u-over").first.bounding_box()
+    assert box is not None
+    whole = drawn.evaluate(f"{DRAWN}.count()")
+    drawn.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 40)
+    drawn.mouse.down()
+    drawn.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 42, steps=3)
+    drawn.mouse.up()
+    assert 0 < drawn.evaluate(f"{DRAWN}.count()") < whole, "marks are in the other panel"
+    drawn.mouse.dblclick(box["x"] + 0.5 * box["width"], box["y"] + 40)
+    assert drawn.evaluate(f"{DRAWN}.count()") == whole

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 
 from perfbisect.bisect.result import BisectResult
+from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.pages import page_of
@@ -30,8 +31,8 @@ DOCUMENT = site()
 SLOW, SLOW_TOO, FAST = DOCUMENT.cells[0].name, DOCUMENT.cells[1].name, DOCUMENT.cells[2].name
 NOTED, SHORT = DOCUMENT.cells[6].name, DOCUMENT.cells[7].name
 
-TOLD = "document.querySelector('.hoverlayer').textContent"
-"""What the figure says at the pointer; it says so a moment later."""
+TOLD = "document.querySelector('.figure').drawn.told()"
+"""What the figure says at the pointer."""
 
 
 def at(view: str, name: str, query: str = "") -> str:
@@ -46,15 +47,13 @@ def shown(page: Page, selector: str) -> list[str]:
     return [" ".join(text.split()) for text in page.locator(selector).all_inner_texts()]
 
 
-def figure(page: Page) -> dict[str, object]:
-    """What the plotting script was given."""
-    found: dict[str, object] = page.evaluate(
-        """() => { const node = document.querySelector(".figure"); return {
-             traces: node.data.map(({ x, y, text, marker, line }) => ({ x, y, text, marker, line })),
-             shapes: node.layout.shapes || [], notes: (node.layout.annotations || []).map((one) => one.text),
-             points: node.querySelectorAll(".points path").length }; }"""
+def figure(page: Page) -> tuple[list[dict[str, Any]], int]:
+    """The panels of the figure, and how many marks were drawn."""
+    panels, count = page.evaluate(
+        """(() => { const { drawn } = document.querySelector(".figure");
+             return [drawn.plot.panels, drawn.count()]; })()"""
     )
-    return found
+    return panels, count
 
 
 def test_the_overview_opens_from_disk_and_asks_nobody(reader: Reader, folder: Path) -> None:
@@ -148,24 +147,20 @@ def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, 
     before = set(reader.asked)
     page = reader.follow(f"table.cells a.go:text-is('{SLOW}')")
     loaded = {Path(url).name.split("-")[0] for url in set(reader.asked) - before if url.startswith("file:")}
-    assert loaded == {"plotly.min.js", "cell", "event"}, "what belongs to a cell is read when it is opened"
-    made = figure(page)
+    assert loaded == {"plots.js", "cell", "event"}, "what belongs to a cell is read when it is opened"
+    (panel,), count = figure(page)
     values = [value for value in DOCUMENT.cells[0].series[0].values if value is not None]
-    traces = made["traces"]
-    assert isinstance(traces, list)
-    assert traces[0]["y"] == pytest.approx(values, rel=1e-5)
-    assert made["points"] == len(values)
-    assert made["notes"] == ["1 ▲ +22.0 %"]
-    hover = traces[0]["text"][5]
-    assert "build nightly#6005" in hover
-    assert f"commit {sha(5)[:12]}" in hover
-    shapes = made["shapes"]
-    assert isinstance(shapes, list)
-    times = [point.time for point in DOCUMENT.cells[0].points]
-    (band,) = [x for x in shapes if x["type"] == "rect" and x.get("yref") == "paper"]
+    (trace,) = panel["traces"]
+    assert trace["y"] == pytest.approx(values, rel=1e-5)
+    assert count == len(values)
+    assert [rule.get("above") for rule in panel["rules"]] == ["1 ▲ +22.0 %"]
+    told = trace["told"][5]
+    assert "build nightly#6005" in told[1]
+    assert told[2] == f"commit {sha(5)[:12]}"
+    times = [moment(point.time).timestamp() for point in DOCUMENT.cells[0].points]
+    (band,) = [box for box in panel["boxes"] if "y0" not in box]
     assert (band["x0"], band["x1"]) == (times[58], times[61]), "from the point before the places to the last"
-    lines = [x["y0"] for x in shapes if x["type"] == "line" and x.get("yref") != "paper"]
-    assert lines == pytest.approx([120, 146.4])
+    assert [level["value"] for level in panel["levels"]] == pytest.approx([120, 146.4])
     text = " ".join(shown(page, "#view"))
     for expected in (
         "+22.0 % worse",
@@ -183,11 +178,10 @@ def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, 
 
 
 def test_marks_that_are_no_alarms_are_there_too(reader: Reader) -> None:
-    made = figure(reader.open(at("cell", NOTED, "beside=warmups")))
-    assert made["notes"] == ["warm-ups 0 -&gt; 2", "longer prompts"]
-    traces = made["traces"]
-    assert isinstance(traces, list)
-    assert traces[1]["y"] == [0] * 30 + [2] * 60
+    (panel, beside), _ = figure(reader.open(at("cell", NOTED, "beside=warmups")))
+    notes = [rule["below"] for rule in panel["rules"] if rule.get("below")]
+    assert notes == ["warm-ups 0 -> 2", "longer prompts"]
+    assert beside["traces"][0]["y"] == [0] * 30 + [2] * 60
     text = " ".join(shown(reader.page, "#view"))
     assert "Seen, and not alarmed" in text
     assert "No alert in this series." in text
@@ -209,8 +203,10 @@ def test_the_arrow_keys_walk_through_the_points(reader: Reader) -> None:
 
 def test_pointing_at_a_point_tells_its_build(reader: Reader) -> None:
     page = reader.open(at("cell", SLOW))
-    box = page.locator(".figure .points path").nth(3).bounding_box()
+    reader.press("f", "Home", "ArrowRight", "ArrowRight", "ArrowRight")
+    box = page.locator(".figure .ring").bounding_box()
     assert box
+    page.mouse.move(box["x"] - 200, box["y"])
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     reader.until(f"{TOLD}.includes('nightly#6003')")
     assert "nightly#6003" in shown(page, ".reading")[0]
@@ -226,17 +222,14 @@ def test_an_alert_has_a_page_with_all_of_its_cause(reader: Reader) -> None:
     assert "0.85" in shown(page, "table.suspects tbody tr")[0], "the suspects of its event"
     assert any(text.startswith("Ranked for alert") for text in shown(page, "section.alert p"))
     page = reader.follow("a.button")
-    traces = figure(page)["traces"]
-    assert isinstance(traces, list)
-    assert len(traces) == 3
+    assert len(figure(page)[0][0]["traces"]) == 3
 
 
 def test_series_of_unlike_units_are_compared_by_their_change(reader: Reader) -> None:
     page = reader.open(series((SLOW, "ttft"), (FAST, "ttft"), (SLOW, "output_throughput")) + "&as=value")
-    traces = figure(page)["traces"]
-    assert isinstance(traces, list)
+    traces = figure(page)[0][0]["traces"]
     assert [round(trace["y"][-1] / 10) for trace in traces] == [3, -1, -2], "22, -15, -18 %, and noise"
-    looks = {(trace["marker"]["symbol"], trace["line"]["dash"]) for trace in traces}
+    looks = {(trace["symbol"], trace["line"]) for trace in traces}
     assert len(looks) == 3, "apart without colours"
     page.click("button[aria-label^='Remove']")
     reader.until("document.querySelectorAll('#view tbody tr').length === 2")
@@ -246,9 +239,9 @@ def test_series_of_unlike_units_are_compared_by_their_change(reader: Reader) -> 
     page.click("#add:not([disabled])")
     reader.until("document.querySelectorAll('#view tbody tr').length === 3")
     same = reader.open(series((SLOW, "ttft"), (FAST, "ttft")) + "&as=value")
-    traces = figure(same)["traces"]
-    assert isinstance(traces, list)
-    assert traces[0]["y"][0] == pytest.approx(DOCUMENT.cells[0].series[0].values[0], rel=1e-5)
+    assert figure(same)[0][0]["traces"][0]["y"][0] == pytest.approx(
+        DOCUMENT.cells[0].series[0].values[0], rel=1e-5
+    )
 
 
 def test_rows_that_are_ticked_are_compared(reader: Reader) -> None:
@@ -263,9 +256,9 @@ def test_rows_that_are_ticked_are_compared(reader: Reader) -> None:
 def test_a_bisection_has_its_own_page(reader: Reader, rich: BisectResult, folder: Path) -> None:
     page = reader.open("#/bisections")
     page.click(f"a:text-is('{rich.job}')")
-    page.wait_for_selector("#by-commit .main-svg")
+    page.wait_for_selector("#by-commit canvas")
     assert page.url == f"{folder.as_uri()}/{page_of(rich)}"
-    assert page.locator(".figure .main-svg").count() >= 5
+    assert page.locator(".figure canvas").count() == 5, "two panels by commit and by time, and the pairs"
     assert reader.complaints == []
     page.click("text=To the overview")
     reader.ready()
@@ -287,7 +280,7 @@ def test_a_build_under_the_pointer_is_text(reader: Reader) -> None:
     page = reader.open(at("cell", HARM))
     reader.press("f", "Home", "ArrowRight")
     reader.until(f"{TOLD}.includes('</script><script>window.harmed=1')")
-    assert page.locator(".hoverlayer").locator("a, image, script").count() == 0
+    assert page.locator(".figure .told").locator("a, img, script").count() == 0
     assert page.evaluate("window.harmed") is None
 
 
@@ -311,9 +304,9 @@ def test_a_file_that_is_missing_is_told(reader: Reader, rich: BisectResult, tmp_
 def test_it_works_on_a_web_host(hosted: Reader, rich: BisectResult) -> None:
     page = hosted.open()
     page = hosted.follow(f"table.cells a.go:text-is('{SLOW}')")
-    assert figure(page)["points"] == 87
+    assert figure(page)[1] == 87
     page.goto(f"{hosted.base}/{page_of(rich)}")
-    page.wait_for_selector("#by-commit .main-svg")
+    page.wait_for_selector("#by-commit canvas")
     assert hosted.complaints == []
     hosts = {url.split("/")[2] for url in hosted.asked if url.startswith("http")}
     assert hosts == {hosted.base.split("/")[2]}

@@ -113,7 +113,7 @@ def test_what_only_looks_at_jobs_and_cells_imports_nothing_to_compute_or_to_ask_
         "import sys; from perfbisect.cli.app import run\n"
         "for typed in ('stop x', 'cells list', 'env list', 'status'):\n"
         "    run([*typed.split(), '--json'])\n"
-        "    heavy = {'scipy', 'requests', 'plotly'} | {'numpy' if typed != 'status' else ''}\n"
+        "    heavy = {'scipy', 'requests'} | {'numpy' if typed != 'status' else ''}\n"
         "    assert not heavy & sys.modules.keys(), (typed, heavy & sys.modules.keys())"
     )
     own = os.environ | {"PERFBISECT_STATE": str(tmp_path), "PERFBISECT_CACHE": str(tmp_path)}

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import plotly
 import pytest
 
 from perfbisect.bisect.result import BisectResult
@@ -31,7 +30,7 @@ from perfbisect.dashboard.pages import (
     weight,
 )
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.report.html import embedded_json
+from perfbisect.report.html import embedded_json, plot_script
 from perfbisect.resources import shipped_folder
 from tests.dashboard.site_world import ACCEPTED, HARM, METRICS, TTFT, alert, cell, large, series, site
 from tests.fixtures.reports import narrow
@@ -81,8 +80,7 @@ def test_all_that_a_page_reads_is_there(folder: Path) -> None:
     page = (folder / "index.html").read_text()
     for source in re.findall(r'(?:src|href)="([^#"]+)"', page):
         assert (folder / source).is_file(), source
-    shipped = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-    assert (folder / "plotly.min.js").read_bytes() == shipped.read_bytes()
+    assert (folder / "plots.js").read_text() == plot_script()
 
 
 def test_every_script_that_is_shipped_is_in_the_page(folder: Path) -> None:
@@ -208,7 +206,7 @@ def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, ri
     path = folder / page_of(rich)
     page = path.read_text()
     assert path.stat().st_size < 300_000
-    assert '<script src="../plotly.min.js"></script>' in page
+    assert '<script src="../plots.js"></script>' in page
     assert 'href="../index.html#/bisections"' in page
     own = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in own]

@@ -15,6 +15,7 @@ from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Figure, Report
+from perfbisect.report.plots import Plot
 from tests.fixtures import jobs
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
 
@@ -68,8 +69,7 @@ def job_of(folder: Path, plan: RunPlan, watch: Watch, world: World) -> Job:
     return job
 
 
-def only_figure(report: Report) -> Figure:
-    (figure,) = (
-        block for section in report.sections for block in section.blocks if isinstance(block, Figure)
-    )
-    return figure
+def figures(report: Report) -> dict[str, Plot]:
+    """The plots of a report by name, in their order."""
+    blocks = [*report.blocks, *(block for section in report.sections for block in section.blocks)]
+    return {block.name: block.plot for block in blocks if isinstance(block, Figure)}

@@ -25,9 +25,9 @@ from tests.experiments.factory import (
     CHANGES,
     SETTING,
     VARIANTS,
+    figures,
     job_of,
     measured,
-    only_figure,
     run_plan,
     setup_of,
 )
@@ -79,7 +79,7 @@ def test_worse_than_the_baseline_by_more_fails(new_job: MakeJob, baseline: MakeL
     assert CheckResult.model_validate_json(result.text()) == result
     report = result.report()
     assert report.heading == "Check of 010101010101 on tiny: failed"
-    lines = [shape["y0"] for shape in only_figure(report).plot["layout"]["shapes"]]
+    lines = [level.value for level in figures(report)["launches"].panels[0].levels]
     assert lines == [result.headline.right, result.headline.line, recorded]
 
 

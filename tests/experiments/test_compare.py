@@ -34,7 +34,7 @@ from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.serving.log_facts import engine_facts
-from tests.experiments.factory import CHANGES, VARIANTS, compare_plan, measured, only_figure
+from tests.experiments.factory import CHANGES, VARIANTS, compare_plan, figures, measured
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
 from tests.serving.test_engine_log import PARENTS, TWO_STAGES
 
@@ -307,15 +307,26 @@ def test_a_guard_that_nobody_reported_guards_nothing(job: Job, new_job: Callable
 def test_the_page_plots_both_sides_with_their_levels(job: Job) -> None:
     result = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
     report = result.report()
-    figure = only_figure(report)
-    sides = {trace["name"]: trace for trace in figure.plot["data"] if trace.get("hovertemplate")}
-    assert list(sides) == ["A: 000000000000", "B: 010101010101"]
-    assert [len(trace["y"]) for trace in sides.values()] == [result.launches_a_side] * 2
-    headline = result.metrics[0]
-    assert [shape["y0"] for shape in figure.plot["layout"]["shapes"]] == [headline.left, headline.right]
-    page = report_html(report, plotly="plotly.js")
-    assert '<div class="figure" id="launches"' in page
-    assert all(text in page for text in result.summary)
+    headline, launches = result.metrics[0], result.launches
+    for plot in figures(report).values():
+        (panel,) = plot.panels
+        sides = [trace for trace in panel.traces if trace.told]
+        assert [trace.name for trace in sides] == ["A: 000000000000", "B: 010101010101"]
+        for side, trace in enumerate(sides):
+            assert list(trace.y) == [x.value for x in launches if x.position == side]
+        assert [level.value for level in panel.levels] == [headline.left, headline.right]
+    page = report_html(report, plots="plots.js")
+    at = [page.index(text) for text in ('id="by-commit"', result.summary[0], 'id="launches"')]
+    assert at == sorted(at), "the launches by commit stand above the words"
+
+
+def test_launches_of_a_side_stand_in_its_column_in_the_order_of_time(job: Job) -> None:
+    result = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
+    plot = figures(result.report())["by-commit"]
+    assert [at for at, _ in plot.x.ticks] == [0, 1]
+    for side, trace in enumerate(trace for trace in plot.panels[0].traces if trace.told):
+        assert list(trace.x) == sorted(set(trace.x))
+        assert side - 0.5 < min(trace.x) < side < max(trace.x) < side + 0.5
 
 
 @dataclass

@@ -57,5 +57,5 @@ def test_text_of_others_comes_through_a_template_as_it_is(
     found = list(texts(report))
     assert sum(HOSTILE in text for text in found) >= 6
     assert not any("\ue000" in text.replace(HOSTILE, "") for text in found), "every value is opened"
-    page = report_html(report, plotly="p.js")
+    page = report_html(report, plots="p.js")
     assert "<script>\n" not in page and "[a](https" in page

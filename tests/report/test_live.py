@@ -26,6 +26,12 @@ UTF8 = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONIOENCODING": "utf-8"
 DURABLE = [text for notice in notices() for text in notice_lines(notice)]
 
 
+def kept(screen: Screen) -> tuple[str, list[str]]:
+    """What is left on a screen: the lines of the job without spaces, and the bars of the posterior."""
+    bars = [row for row in screen.lines if row.startswith("culprit ")]
+    return "".join(row for row in screen.lines if row not in bars).replace(" ", ""), bars
+
+
 def view_after(count: int | None = None) -> View:
     view = View()
     for second, notice in enumerate(list(notices())[:count]):
@@ -44,8 +50,14 @@ def test_on_a_terminal_the_lines_stay_and_the_area_goes(width: int) -> None:
     assert code == 0
     assert screen.cursor
     assert "\x1b[?25l" in out, "it was drawn"
-    assert "culprit" in out
-    assert "".join(screen.lines).replace(" ", "") == "".join(DURABLE).replace(" ", "")
+    lines, bars = kept(screen)
+    assert lines == "".join(DURABLE).replace(" ", "")
+    assert [bar.split()[-2:] for bar in bars] == [
+        [told, CHANGES[CULPRIT].short] for told in ("0.20", "0.40", "0.60", "0.80")
+    ], "one after each launch"
+    for bar in bars:
+        columns = bar[9:].rsplit("  ", 1)[0]
+        assert columns.index("█") / len(columns) == pytest.approx(CULPRIT / COUNT, abs=1 / len(columns))
 
 
 def test_no_colour_where_none_is_wanted() -> None:
@@ -129,7 +141,10 @@ def test_a_whole_bisection_is_shown(
     lines = [text for notice in watch.notices for text in notice_lines(notice)]
     screen = Screen(90).feed(out.getvalue().replace("\n", "\r\n"))
     assert screen.cursor
-    assert "".join(screen.lines).replace(" ", "") == "".join(lines).replace(" ", "")
+    left, bars = kept(screen)
+    assert left == "".join(lines).replace(" ", "")
+    assert report.culprit is not None
+    assert bars[-1].split()[-1] == report.culprit.short
 
 
 @pytest.mark.parametrize("width", [10, 20, 40, 80, 200])

@@ -33,11 +33,12 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.report.markdown import report_markdown
+from perfbisect.report.plots import Axis, Plot
 from perfbisect.report.terminal import block_lines, fitted, plain, report_lines
 from tests.report.test_flames import balanced
 
 TABLE = Table((Column("metric"), Column("A", numeric=True)), (("tpot", "12.0 ms"), (code("a|b"), "3")))
-FIGURE = Figure("by-time", "Launches by time", {"data": [], "layout": {"xaxis": {}, "yaxis": {}}})
+FIGURE = Figure("by-time", "Launches by time", Plot(Axis(range=(0, 1)), ()))
 
 
 def report(text: str = "TPOT is the same") -> Report:
@@ -79,9 +80,9 @@ def test_markdown_shows_every_section_and_no_figure() -> None:
 
 
 def test_html_has_the_figure_and_its_script() -> None:
-    page = report_html(report(), plotly="plotly.min.js")
+    page = report_html(report(), plots="plots.js")
     assert 'id="by-time"' in page
-    assert '<script src="plotly.min.js">' in page
+    assert '<script src="plots.js">' in page
     assert "+0.4 %" in page
 
 
@@ -124,8 +125,8 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>| `@use
 def test_text_of_others_never_acts() -> None:
     harmless, hostile = report(), report(HOSTILE)
     assert (
-        balanced(report_html(hostile, plotly="p.js")).seen
-        == balanced(report_html(harmless, plotly="p.js")).seen
+        balanced(report_html(hostile, plots="p.js")).seen
+        == balanced(report_html(harmless, plots="p.js")).seen
     )
     assert "\x1b" not in "".join(report_lines(hostile)) + report_markdown(hostile)
     shown = report_markdown(hostile)

@@ -27,6 +27,7 @@ from perfbisect.report.document import (
     strong,
 )
 from perfbisect.report.markdown import report_markdown
+from perfbisect.report.plots import Axis, Plot
 from perfbisect.report.template import render_report, render_sentences
 
 WHOLE = """\
@@ -92,6 +93,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     templates._environment.cache_clear()
 
 
+PLOT = Plot(Axis(range=(0, 1)), ())
+
+
 def whole(text: str) -> Report:
     return Report(
         f"Comparison of {text}",
@@ -111,7 +115,7 @@ def whole(text: str) -> Report:
                 "Plan",
                 (
                     KeyValues((("model", code(text)),)),
-                    Figure("launches", f"Launches by {text}", {"data": []}),
+                    Figure("launches", f"Launches by {text}", PLOT),
                 ),
             ),
             Section("Details", (Code(text), Command(f"perfbisect report {text}")), detail=True),
@@ -122,7 +126,7 @@ def whole(text: str) -> Report:
 
 
 def test_every_form_is_read(package: Path) -> None:
-    made = render_report(write(package, WHOLE), {"text": "x"}, {"launches": {"data": []}})
+    made = render_report(write(package, WHOLE), {"text": "x"}, {"launches": PLOT})
     assert made == whole("x")
     assert "Launches by" not in report_markdown(made)
 
@@ -142,7 +146,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_is_printed_is_never_markup(package: Path, text: str) -> None:
-    assert render_report(write(package, WHOLE), {"text": text}, {"launches": {"data": []}}) == whole(text)
+    assert render_report(write(package, WHOLE), {"text": text}, {"launches": PLOT}) == whole(text)
 
 
 @given(st.text(min_size=1))
