@@ -81,7 +81,7 @@ class ResumeRequest(JobOptions):
                         next_step=f"perfbisect resume {job.id}, without options",
                     )
                 judged = resolve_metric(cell, self.metric) if self.metric is not None else None
-                lack = plan.setting.lacks(judged) if judged is not None else ""
+                lack = plan.setting.lacks(cell, judged) if judged is not None else ""
                 if lack:
                     raise UsageError(
                         f"{judged} needs {lack}, and job {job.id} was planned without",

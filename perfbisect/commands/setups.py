@@ -65,7 +65,7 @@ def build_setup(
     """
     metrics = resolve_metrics(cell, measuring.metrics, claimed=claimed)
     environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.record.options)
-    setting = build_config(workspace, environment, measured, measuring).for_metrics(metrics)
+    setting = build_config(workspace, environment, measured, measuring).for_metrics(cell, metrics)
     if not FAMILIES[cell.family].serves:
         if setting.client not in ("", CLIENT_OF_CHANGE):
             raise UsageError(
@@ -77,7 +77,7 @@ def build_setup(
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = lint_sides(workspace, setting, ends[: len(measured)])
     planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)
-    cached = next((metric for metric in metrics if metric.metric.caches), None)
+    cached = next((metric for metric in metrics if setting.caches and metric.metric.caches), None)
     known = earlier_attempts(workspace.jobs, cell.digest).of_cell if cached else ()
     repository = workspace.repository if setting.repository and not measuring.dry_run else None
     is_dirty = repository is not None and repository.is_dirty(".", f":(exclude,top){SETTINGS_FILE}")

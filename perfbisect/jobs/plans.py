@@ -56,13 +56,16 @@ class MeasurementConfig(PlanPart):
     request: RequestRecord = NO_REQUEST
     """What the command that began the job was asked for."""
 
-    def for_metrics(self, metrics: Sequence[MetricRef]) -> MeasurementConfig:
+    def for_metrics(self, cell: Cell, metrics: Sequence[MetricRef]) -> MeasurementConfig:
         """With what launches of these metrics need of compile caches and of an idle machine.
+
+        A benchmark without a server fills and empties the caches by itself.
 
         Raises:
             UsageError: one needs filled caches and another empty ones.
         """
         needed = {metric.metric.caches: metric for metric in metrics if metric.metric.caches}
+        needed = needed if FAMILIES[cell.family].serves else {}
         if len(needed) > 1:
             raise UsageError(
                 f"{needed['warm']} needs filled compile caches, {needed['cold']} empty ones: a launch begins "
@@ -72,9 +75,9 @@ class MeasurementConfig(PlanPart):
         exact = bool(metrics) and all(metric.metric.exact for metric in metrics)
         return self.model_copy(update={"caches": next(iter(needed), self.caches), "exact": exact})
 
-    def lacks(self, metric: MetricRef) -> str:
+    def lacks(self, cell: Cell, metric: MetricRef) -> str:
         """What launches of this configuration lack for a metric; empty if nothing."""
-        needed = self.for_metrics((metric,))
+        needed = self.for_metrics(cell, (metric,))
         if needed.caches != self.caches:
             return f"{needed.caches} compile caches"
         return "launches without load of others" if self.exact and not needed.exact else ""

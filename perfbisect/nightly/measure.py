@@ -111,7 +111,7 @@ class CommandMachine:
     ) -> Generator[float, None, None]:
         workload = cell.load().reporting(filter(None, (cell.metric,)))
         metrics = (resolve_metric(workload, cell.metric),)
-        setting = night.setting.for_metrics(metrics)
+        setting = night.setting.for_metrics(workload, metrics)
         builder = setups.build_builder(self.workspace, night.setting)
         slots, notes = self._place(cell, setting)
         plan = None

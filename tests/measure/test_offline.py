@@ -9,6 +9,7 @@ import pytest
 
 from perfbisect.clients import CLIENTS
 from perfbisect.errors import UsageError
+from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
@@ -90,3 +91,13 @@ def test_the_command_is_the_benchmarks() -> None:
 def test_metrics_of_a_server_are_refused() -> None:
     with pytest.raises(UsageError, match="seen at a server"):
         CLIENTS["offline_bench"].check_metric(LATENCY, parse_metric("ready_time"))
+
+
+def test_caches_are_left_to_a_benchmark_of_starts() -> None:
+    both, config = (
+        [parse_metric("ready_time"), parse_metric("ready_time_cold")],
+        MeasurementConfig(environment="x"),
+    )
+    assert config.for_metrics(offline("startup"), both).caches == ""
+    with pytest.raises(UsageError, match="ready_time needs filled compile caches"):
+        config.for_metrics(cell(), both)

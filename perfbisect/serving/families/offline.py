@@ -11,8 +11,8 @@ from typing import Final
 
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell
-from perfbisect.serving.families import Engine, Family, ProbeRequest, hub_revision
-from perfbisect.serving.families.vllm import VllmFamily
+from perfbisect.serving.families import Engine, Family, ProbeRequest
+from perfbisect.serving.families.vllm import VllmFamily, tokenizer_options
 
 BENCHMARKS: Final[Mapping[str, str]] = {
     "latency": "e2el",
@@ -73,11 +73,9 @@ class OfflineFamily(Family):
             raise UsageError(
                 f"cell {cell.name}: vllm bench {cell.task} has no {asked[0]}", field=asked[0].split(".")[0]
             )
-        pinned = cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
         return {
             "model": cell.model,
-            "tokenizer": cell.tokenizer,
-            "tokenizer-revision": hub_revision(pinned),
+            **tokenizer_options(cell),
             "seed": cell.seed,
             **{option: getattr(cell, name) or None for name, option in options.items()},
             **cell.dataset_args,

@@ -11,6 +11,12 @@ from perfbisect.serving import families
 from perfbisect.serving.families import Engine, Family, ProbeRequest, hub_revision
 
 
+def tokenizer_options(cell: Cell) -> dict[str, object]:
+    """The engine's tokenizer with its revision: the model's own where the cell names none."""
+    pinned = cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
+    return {"tokenizer": cell.tokenizer, "tokenizer-revision": hub_revision(pinned)}
+
+
 class VllmFamily(Family):
     """``vllm serve`` with a fixed seed and the engine's sampling defaults, or the hub's if the cell says so.
 
@@ -63,9 +69,7 @@ class VllmFamily(Family):
                 "to completions and chats alone",
                 field="sampling",
             )
-        # Without a named tokenizer the engine uses the model's, which must have the model's revision.
-        pinned = cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
-        return {"seed": cell.seed, "tokenizer": cell.tokenizer, "tokenizer-revision": hub_revision(pinned)}
+        return {"seed": cell.seed, **tokenizer_options(cell)}
 
     def defaults(self, cell: Cell) -> Mapping[str, object]:
         """The engine's own sampling, unless the cell leaves it to the server."""
