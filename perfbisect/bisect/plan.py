@@ -152,12 +152,9 @@ def make_plan(
     builder: Builder,
     metric: MetricRef,
     setting: MeasurementConfig,
-    budget: float,
     costs: Costs | None = None,
     notes: Sequence[str] = (),
     deploy: DeployText | None = None,
-    workers: int = 1,
-    branch: Branch | None = None,
     weigh: Callable[[Sequence[Position]], tuple[float, ...]] | None = None,
     **options: Any,
 ) -> RangePlanT:
@@ -185,9 +182,6 @@ def make_plan(
         setting=setting,
         metric=str(metric),
         positions=positions,
-        budget=budget,
-        workers=workers,
-        branch=branch,
         max_runs=runs_per_launch(cell, (metric,)),
         costs=replace(costs or Costs(), build=price.minutes / max(1, len(unbuilt))),
         notes=(

@@ -12,6 +12,8 @@ import yaml
 from perfbisect.cells.importers.base import SAMPLING
 from perfbisect.cells.importers.vllm_ci import judged_fields, server_fields
 from perfbisect.cells.reports.report import ReportedWorkload, hub_name
+from perfbisect.clients.multi_turn_bench import CLIENT as MULTI_TURN
+from perfbisect.clients.multi_turn_bench import DATASET
 from perfbisect.common.secret_references import literal_secrets
 from perfbisect.common.text import line
 from perfbisect.errors import UsageError
@@ -41,7 +43,7 @@ _CLIENT_ONLY = ("lora-modules", "lora-assignment", "trust-remote-code", "goodput
 
 _CLIENT_DEFAULT = "not said: the client's default"
 _TAKEN = "not said: taken here"
-_FILES = ("sharegpt", "custom", "custom_mm", "sonnet", "burstgpt", "spec_bench")
+_FILES = (DATASET, "sharegpt", "custom", "custom_mm", "sonnet", "burstgpt", "spec_bench")
 
 
 @dataclass
@@ -145,13 +147,16 @@ class CellDraft:
         client = {name: arguments.pop(name) for name in _CLIENT_ONLY if name in arguments}
         if "dataset_name" in fields:
             self.add("dataset_name", fields["dataset_name"], _default_of(report, "dataset_name"))
-            self.add("dataset_path", fields.get("dataset_path"))
-            self.add("dataset_args", arguments)
+            path = fields.get("dataset_path")
+            mark = "" if path else "not said: the file that the client reads"
             if fields["dataset_name"] in _FILES:
-                path = str(fields.get("dataset_path") or f"{fields['dataset_name']}.json")
+                path = str(path or f"{fields['dataset_name']}.json")
+                if path.startswith("/") and not os.path.exists(path):  # noqa: PTH110 - may be too long
+                    # Of a file on another machine the name is what is known.
+                    path, mark = path.rpartition("/")[2], f"in the report {path}"
                 self.needs.append(path)
-                if "dataset_path" not in self.document:
-                    self.add("dataset_path", path, "not said: the file that the client reads")
+            self.add("dataset_path", path, mark if path else "")
+            self.add("dataset_args", arguments)
         else:
             lengths = report.likely or _LOAD
             mark = "not said: means of the result" if report.likely else _TAKEN
@@ -182,7 +187,9 @@ class CellDraft:
             self.add("seed", fields.get("seed"))
         named = {"diffusion": "diffusion_bench"}.get(family, "omni_bench")
         named = "vllm_bench" if own.package == "vllm" else named
-        self.add("client", {"name": named, "args": client} if client else named if family != "text" else None)
+        named = MULTI_TURN.name if fields.get("dataset_name") == DATASET else named
+        is_usual = (family, named) == ("text", "vllm_bench")
+        self.add("client", {"name": named, "args": client} if client else None if is_usual else named)
 
     def _add_sampling(self, report: ReportedWorkload, family: str, sampling: Mapping[str, object]) -> None:
         if family == "text" and report.is_silent_on_temperature:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from perfbisect.cells.content import content_revision
 from perfbisect.cells.deploy import deploy_documents, misplaced_stages, pinned_documents
 from perfbisect.clients import CLIENTS
+from perfbisect.clients.multi_turn_bench import DATASET
 from perfbisect.common.secret_references import literal_secrets, secret_refused
 from perfbisect.common.text import hint, nearest
 from perfbisect.common.yaml_source import (
@@ -52,8 +53,8 @@ LADDERS = ("num_prompts", "max_concurrency", "request_rate", "num_warmups")
 
 _OWN_CELLS = Path("cells")
 _SUFFIXES = (".yaml", ".yml")
-_READ_FROM_FILES = ("sharegpt", "custom", "custom_mm", "sonnet", "burstgpt", "spec_bench")
-"""Data sets that vLLM's client reads from a file; it looks for none of them on a hub."""
+_READ_FROM_FILES = (DATASET, "sharegpt", "custom", "custom_mm", "sonnet", "burstgpt", "spec_bench")
+"""Data sets that vLLM's clients read from a file; they look for none of them on a hub."""
 
 
 def list_cells() -> dict[str, Path]:

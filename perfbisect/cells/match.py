@@ -56,6 +56,10 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
         held: object = getattr(cell, name)
         if name == "backend":
             held = BACKENDS.get(cell.backend, cell.backend)
+        elif (
+            name == "dataset_path" and held and str(value).rpartition("/")[2] == str(held).rpartition("/")[2]
+        ):
+            held = value  # a file of that name here
         elif isinstance(held, DeployYaml):
             held = held.path or "a text of the cell's own"
         elif name in ("model", "tokenizer") and value is not None and hub_name(str(value)) == held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
@@ -17,7 +17,7 @@ from perfbisect.commands.workspace import Workspace
 if TYPE_CHECKING:
     from perfbisect.bisect.failure.plan import FailurePlan, FailurePlanDocument
     from perfbisect.bisect.forecast import PlanDocument
-    from perfbisect.bisect.plan import BisectPlan, RangePlanT
+    from perfbisect.bisect.plan import BisectPlan
     from perfbisect.commands.session import PlannedJob
     from perfbisect.experiments.setup import MeasurementSetup
 
@@ -99,6 +99,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     def plan_failure(self, workspace: Workspace) -> PlannedJob[FailurePlan, FailurePlanDocument]:
         """The search for a failure, with nothing started."""
         from perfbisect.bisect.failure.plan import FailurePlan
+        from perfbisect.bisect.plan import make_plan
         from perfbisect.commands.session import PlannedJob
         from perfbisect.errors import UsageError
         from perfbisect.jobs.requests import STEP_OPTIONS
@@ -111,8 +112,8 @@ class BisectRequest(MeasureOptions, BudgetOptions):
                     f"{option} speaks of a metric, and --find failure of whether the engine serves",
                     next_step=f"leave {option} out",
                 )
-        setup, make_plan = self._range(workspace, FailurePlan)
-        plan = make_plan()
+        setup, shared = self._range(workspace)
+        plan = make_plan(FailurePlan, **shared)
         shown = plan.document(setup.earlier.basis)
         commands = command_lines(shown.commands)
         return PlannedJob(plan, setup.builder, setup.placed.slots, shown, shown.lines, commands)
@@ -121,7 +122,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         """The bisection, with nothing started."""
         from perfbisect.bisect.forecast import plan_document, plan_lines
         from perfbisect.bisect.learnt import lessons, with_learnt_builds
-        from perfbisect.bisect.plan import BisectPlan, prior_of_noise
+        from perfbisect.bisect.plan import BisectPlan, make_plan, prior_of_noise
         from perfbisect.commands.bisect_range import position_weigher
         from perfbisect.commands.session import PlannedJob
         from perfbisect.commands.slots import reason_not_prebuilding
@@ -129,7 +130,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         from perfbisect.jobs.estimates import learnt_noise
         from perfbisect.report.sections import command_lines
 
-        setup, make_plan = self._range(workspace, BisectPlan)
+        setup, shared = self._range(workspace)
         if self.all_steps and setup.metric.metric.exact:
             raise UsageError(
                 f"{setup.metric} takes one launch a commit, and such a search names one step: "
@@ -138,6 +139,8 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             )
         noise = learnt_noise(setup.earlier.of_cell, setup.metric, has_devices=setup.cell.gpus > 0)
         plan = make_plan(
+            BisectPlan,
+            **shared,
             weigh=position_weigher(workspace, self.weights) if self.weights and not self.releases else None,
             min_effect=self.min_effect,
             seed=self.seed,
@@ -160,11 +163,8 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         lines, commands = plan_lines(shown), command_lines(shown.commands)
         return PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)
 
-    def _range(
-        self, workspace: Workspace, kind: type[RangePlanT]
-    ) -> tuple[MeasurementSetup, partial[RangePlanT]]:
-        """What is measured with, and what makes the plan of this range, with what each kind of plan has."""
-        from perfbisect.bisect.plan import make_plan
+    def _range(self, workspace: Workspace) -> tuple[MeasurementSetup, dict[str, Any]]:
+        """What is measured with, and the fields that each kind of plan of this range has."""
         from perfbisect.commands import setups
         from perfbisect.commands.bisect_range import resolve_range
         from perfbisect.errors import MachineError
@@ -186,18 +186,16 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             commits, branch = resolve(versions=ends)
         newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
         setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
-        return setup, partial(
-            make_plan,
-            kind,
-            cell=setup.cell,
-            history=commits,
-            builder=setup.builder,
-            metric=setup.metric,
-            setting=setup.setting,
-            costs=setup.earlier.costs,
-            notes=(*unlisted, *setup.notes),
-            deploy=workspace.repository.tree_id if workspace.repository else None,
-            budget=self.budget,
-            workers=len(setup.placed.slots) or self.workers,
-            branch=branch,
-        )
+        return setup, {
+            "cell": setup.cell,
+            "history": commits,
+            "builder": setup.builder,
+            "metric": setup.metric,
+            "setting": setup.setting,
+            "costs": setup.earlier.costs,
+            "notes": (*unlisted, *setup.notes),
+            "deploy": workspace.repository.tree_id if workspace.repository else None,
+            "budget": self.budget,
+            "workers": len(setup.placed.slots) or self.workers,
+            "branch": branch,
+        }

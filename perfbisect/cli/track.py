@@ -129,7 +129,6 @@ def ingest(
     zone: Annotated[
         str, Option("Time zone of times that say none, e.g. UTC, Asia/Shanghai.", metavar="ZONE")
     ] = "",
-    day: Annotated[str, Option("Day of results that say no time.", metavar="DAY", type=DAY)] = "",
     since: Annotated[
         str, Option("Leave older builds.", metavar="DAY", type=DAY, default="of Buildkite: 90 days ago")
     ] = "",
@@ -152,7 +151,6 @@ def ingest(
     Examples:
       perfbisect track ingest vllm-omni-kanban
       perfbisect track ingest nightly-results/ --zone UTC
-      perfbisect track ingest sglang.jsonl --day 2026-08-24
       perfbisect track ingest https://buildkite.com/vllm/vllm-omni --since 2026-04-01
       perfbisect track ingest perf.json results_bmk.zip
     """
@@ -171,7 +169,6 @@ def ingest(
         since = (started - timedelta(days=90)).date().isoformat()
     ingest_options = IngestOptions(
         zone=zone,
-        day=day,
         since=since,
         branch=branch,
         now=started,

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from statistics import fmean, median
 from typing import Any, TypeGuard
 
 from perfbisect.common.arguments import option_tokens
@@ -246,6 +247,32 @@ class Client(ABC):
         if missing:
             raise ClientError(f"the result has no {', '.join(missing)}")
         return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
+
+
+def find_script(package: str, path: str) -> str:
+    """Python that finds a benchmark's script in the checkout around a package, as ``script``, to import."""
+    return f"""
+import importlib.util, pathlib, sys
+package = importlib.util.find_spec("{package}")
+if package is None or not package.origin:
+    sys.exit("no package {package} here")
+script = pathlib.Path(package.origin).parent.parent / "{path}"
+if not script.is_file():
+    sys.exit(f"no {{script}}: it stands in a checkout of the engine and in no wheel")
+sys.path.insert(0, str(script.parent))
+"""
+
+
+def request_statistics(name: str, values: Sequence[float], percentiles: Iterable[float]) -> dict[str, float]:
+    """A metric's statistics over the requests of a run, as clients report theirs; empty without any."""
+    if not values:
+        return {}
+    # Clients take numpy's percentiles, linear between two values. It is slow to import and rarely needed.
+    import numpy as np
+
+    found = {"median": median(values), "mean": fmean(values)}
+    found |= {f"p{p:g}": float(np.percentile(values, p)) for p in percentiles}
+    return {f"{name}:{statistic}": value for statistic, value in found.items()}
 
 
 def positive_goodput(key: str, value: float, document: Document) -> float:

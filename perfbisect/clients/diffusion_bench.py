@@ -17,6 +17,7 @@ from perfbisect.clients.base import (
     check_identity,
     check_reserved_options,
     fact,
+    find_script,
     is_number,
     read_stages,
     read_totals,
@@ -30,24 +31,20 @@ from perfbisect.serving.families.staged import BACKENDS, diffusion_endpoint
 
 SCRIPT = "benchmarks/diffusion/diffusion_benchmark_serving.py"
 
-STARTER = f"""
-import importlib.util, pathlib, runpy, sys
-package = importlib.util.find_spec("vllm_omni")
-if package is None or not package.origin:
-    sys.exit("no package vllm_omni here")
-script = pathlib.Path(package.origin).parent.parent / "{SCRIPT}"
-if not script.is_file():
-    sys.exit(f"no {{script}}: the diffusion benchmark stands in a checkout of vLLM-Omni and in no wheel")
+STARTER = (
+    find_script("vllm_omni", SCRIPT)
+    + """
+import runpy
 text, given = script.read_text(encoding="utf-8"), sys.argv[1:]
 for known, gone in (("--endpoint", "--backend"), ("--backend", "--endpoint")):
-    if f'"{{known}}"' in text and gone in given:
+    if f'"{known}"' in text and gone in given:
         place = given.index(gone)
         del given[place : place + 2]
         break
 sys.argv = [str(script), *given]
-sys.path.insert(0, str(script.parent))
 runpy.run_path(str(script), run_name="__main__")
 """
+)
 """Runs the script beside the installed package."""
 
 _RESERVED = (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perfbisect.clients.base import request_statistics
 from perfbisect.clients.runner import Runner
 from perfbisect.common.json_text import parse_json
 from perfbisect.errors import ClientError, FaultCode, Interrupted, MachineError, PerfbisectError, ServerError
@@ -28,7 +29,7 @@ from perfbisect.model.attempt import RunResult, relative_spread
 from perfbisect.model.cell import Cell
 from perfbisect.model.counters import COUNTERS_FACT, CPU_FACT
 from perfbisect.serving.counters import CpuReading, cpu_increase, hit_rate, prefix_cache, read_cpu
-from perfbisect.serving.first_chunks import FIRST_CHUNK, first_chunk_values, read_first_chunks
+from perfbisect.serving.first_chunks import FIRST_CHUNK, LEAST_PERCENT, read_first_chunks
 from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
 from perfbisect.system import logs, processes
@@ -221,7 +222,10 @@ class BenchRuns:
             seed=seed,
             seconds=ended.seconds,
             raw=str(result),
-            values={**values, **first_chunk_values(chunks, cell.percentiles)},
+            values={
+                **values,
+                **request_statistics(FIRST_CHUNK, chunks, (LEAST_PERCENT, *cell.percentiles)),
+            },
             spread={**run.spread, **({f"{FIRST_CHUNK}:median": relative_spread(chunks)} if chunks else {})},
             facts={**run.facts, **facts},
         )

@@ -103,6 +103,7 @@ _memory = partial(Metric, source="launch")
 
 _ROWS = (
     _request("ttft", "ms", "lower", 0.05, "time to first token"),
+    _request("ttft_first_turn", "ms", "lower", 0.05, "time to first token of conversations' first turns"),
     _request("tpot", "ms", "lower", 0.03, "time per output token"),
     _request("itl", "ms", "lower", 0.03, "inter-token latency, per chunk"),
     _request("e2el", "ms", "lower", 0.03, "end-to-end latency"),
@@ -112,7 +113,7 @@ _ROWS = (
     Metric("total_token_throughput", "tok/s", "higher", 0.03, "total token throughput"),
     Metric(
         *("rtfx", "audio-s/s", "higher", 0.03, "inverse real-time factor: sound transcribed per second"),
-        since="0.15.0",
+        since="0.17.0",
         change="#32300",
     ),
     Metric("tput_per_gpu", "tok/s/GPU", "higher", 0.03, "total token throughput of a GPU"),

@@ -110,7 +110,7 @@ def _batches(
     versions = store.versions()
     builds = source.builds(place, replace(options, finished=store.whole_builds()))
     # Lazy: a large folder is read file by file while it is stored.
-    loaded = ((build, _read_new(build, versions, options.day)) for build in builds)
+    loaded = ((build, _read_new(build, versions)) for build in builds)
     if not source.IS_REMOTE:
         yield loaded
         return
@@ -118,12 +118,12 @@ def _batches(
         yield [(build, list(new_files))]  # What is fetched is fetched before the store is locked.
 
 
-def _read_new(build: SourceBuild, versions: dict[str, str], day: str) -> _NewFiles:
+def _read_new(build: SourceBuild, versions: dict[str, str]) -> _NewFiles:
     for file in build.files:
-        version = " ".join([file.version, build.zone, *([day] if day else [])])
+        version = f"{file.version} {build.zone}"
         if versions.get(file.place) != version:
             text, commands = _stored_text(file.read), _stored_text(file.commands)
-            yield RawFile(file.name, file.place, text, commands, build.zone, day, file.facts), version
+            yield RawFile(file.name, file.place, text, commands, build.zone, file.facts), version
 
 
 def _stored_text(read: Callable[[], str]) -> str:

@@ -117,8 +117,7 @@ class RawFile:
     """A result file as it is stored.
 
     ``name``: path inside its build; ``place``: full path or address. ``beside``: the commands that made it.
-    ``zone``: name of the time zone of times without one; ``day``: of results without a time, as it was typed.
-    ``facts``: covariates that the source knows.
+    ``zone``: name of the time zone of times without one. ``facts``: covariates that the source knows.
     ``duplicate_of``: where the same content counts, if not here.
     """
 
@@ -127,7 +126,6 @@ class RawFile:
     text: str
     beside: str = ""
     zone: str = ""
-    day: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     duplicate_of: str = ""
 

@@ -242,8 +242,7 @@ class SeriesStore:
             )
         self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (file.place, version))
         if kept and kept_digest == digest:
-            facts = {**kept.facts, **file.facts}
-            merged = replace(kept, zone=file.zone or kept.zone, day=file.day or kept.day, facts=facts)
+            merged = replace(kept, zone=file.zone or kept.zone, facts={**kept.facts, **file.facts})
             if merged != kept:
                 self._write_file(build, merged, digest)
                 self._db.execute("UPDATE builds SET is_changed = 1 WHERE id = ?", (build,))

@@ -7,8 +7,6 @@ sound is ready to be sent, so what delays the client alone, or the sending, is n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from statistics import fmean, median
 from typing import Final
 
 from perfbisect.system.logs import without_colours
@@ -32,15 +30,3 @@ def read_first_chunks(log_text: str, requests: int) -> tuple[float, ...]:
     answers = (_ANSWER.fullmatch(without_colours(line).rstrip()) for line in log_text.splitlines())
     times = [float(found[1]) for found in answers if found]
     return tuple(times[-requests:]) if 0 < requests <= len(times) else ()
-
-
-def first_chunk_values(times: Sequence[float], percentiles: Iterable[float]) -> dict[str, float]:
-    """The metric's statistics over the requests of a run, as clients report theirs; empty without any."""
-    if not times:
-        return {}
-    # Clients take numpy's percentiles, linear between two values. It is slow to import and needed here only.
-    import numpy as np
-
-    found = {"median": median(times), "mean": fmean(times)}
-    found |= {f"p{p:g}": float(np.percentile(times, p)) for p in (LEAST_PERCENT, *percentiles)}
-    return {f"{FIRST_CHUNK}:{statistic}": value for statistic, value in found.items()}

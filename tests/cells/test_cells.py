@@ -360,7 +360,7 @@ def test_what_the_server_tells_may_be_a_guard(tmp_path: Path) -> None:
             [
                 "variant: unknown key; did you mean variants?",
                 "  line 12: client: there is no client 'wrk' (allowed: vllm_bench, omni_bench, "
-                "diffusion_bench, offline_bench)",
+                "diffusion_bench, offline_bench, multi_turn_bench)",
                 "  line 13: tokenizer: there is no {}/none (allowed: a folder relative to this file, or a "
                 "hub's name)",
             ],

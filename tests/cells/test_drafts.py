@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
@@ -13,8 +13,10 @@ from perfbisect.cells.drafts import CellDraft, bisect_ends, notes_of
 from perfbisect.cells.loading import load_cells
 from perfbisect.cells.match import differing
 from perfbisect.cells.reports import parse_report
+from perfbisect.clients import CLIENTS
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell
+from tests.serving.workloads import ENDPOINT
 
 BENCH = "vllm bench serve --model org/m --dataset-name random --random-input-len 8 --num-prompts 8 "
 SERVE = "vllm serve org/m\n"
@@ -156,3 +158,29 @@ def test_the_ends_that_a_report_names() -> None:
     }
     for text, named in ends.items():
         assert bisect_ends(parse_report(f"{text}\n{SERVE}")) == named
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ("-i talk.json", {"max_concurrency": 1, "request_rate": float("inf"), "num_prompts": 100_000}),
+        (
+            "-i talk.json -p 4 -n 80 --request-rate 0.5 --max-turns 6",
+            {"max_concurrency": 4, "request_rate": 2.0, "num_prompts": 80, "dataset_args": {"max-turns": 6}},
+        ),
+        (
+            "--input-file /there/talk.json --num-clients 2 --no-stream -v --warmup-step",
+            {"max_concurrency": 2, "dataset_args": {"warmup-step": True}},
+        ),
+    ],
+)
+def test_conversations_of_users(tmp_path: Path, options: str, fields: dict[str, object]) -> None:
+    (tmp_path / "talk.json").write_text("[]", encoding="utf-8")
+    script = "python benchmarks/multi_turn/benchmark_serving_multi_turn.py -m org/m -u http://localhost:8000"
+    cell, _ = drafted(tmp_path, f"{SERVE}{script} {options}")
+    assert cell.client.name == "multi_turn_bench"
+    assert cell.dataset_path in (str(tmp_path / "talk.json"), "talk.json")
+    assert {name: getattr(cell, name) for name in fields} == fields
+    assert CLIENTS[cell.client.name].command(
+        cell, ENDPOINT, seed=0, result=PurePosixPath("/r"), metadata={}
+    )  # fmt: skip

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cells.reports import ReportedWorkload, parse_report
-from perfbisect.errors import UsageError
 from tests.cells.test_drafts import drafted
 from tests.shared import DATA
 
@@ -52,16 +51,11 @@ def test_a_report_is_read_and_its_cell_agrees_with_it(tmp_path: Path, name: str)
     drafted(tmp_path, case(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("10-multi-turn/report.md", r"the client vLLM's benchmark_serving_multi_turn\.py is not read"),
-    ],
-)
-def test_a_report_that_no_cell_can_hold_says_why(tmp_path: Path, name: str, why: str) -> None:
-    text = case(name)
-    with pytest.raises(UsageError, match=why):
-        drafted(tmp_path, text)
+def test_a_report_without_a_model_gives_a_cell_with_it(tmp_path: Path) -> None:
+    cell, written = drafted(tmp_path, case("10-multi-turn/report.md"), "Qwen/Qwen3-14B")
+    assert (cell.client.name, cell.max_concurrency, cell.seed) == ("multi_turn_bench", 8, 1234)
+    assert cell.dataset_args == {"max-active-conversations": 24}
+    assert "dataset_path: generate_multi_turn.json" in written
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ NOTES = {
     "vllm serve org/m --max-num-seqs 8\nA=1 vllm serve org/m\n": (
         "of 2 servers' commands the first is read; they differ in --max-num-seqs, A"
     ),
-    "vllm serve org/m\npython benchmark_serving_multi_turn.py --model x\n": (
-        "the client vLLM's benchmark_serving_multi_turn.py is not read"
+    "vllm serve org/m\npython benchmark_serving_multi_turn.py --model x --no-stream\n": (
+        "--no-stream is left out: without a stream there is no TTFT"
     ),
     "vllm serve org/m\nais_bench --models vllm_api\n": "the client AISBench is not read",
     "vllm serve org/m\npython -m sglang.launch_server --model org/m\n": "the server of SGLang is not read",

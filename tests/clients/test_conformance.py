@@ -13,6 +13,16 @@ from perfbisect.model.metric import parse_metric
 from perfbisect.serving.families import FAMILIES
 from tests.serving.workloads import CHAT, ENDPOINT, PAINT, SPEECH, make_cell
 
+MULTI_TURN: dict[str, Any] = {
+    "family": "text",
+    "backend": "openai-chat",
+    "endpoint": "/v1/chat/completions",
+    "dataset_name": "conversations",
+    "dataset_path": "/c",
+    "sampling": "server",
+    "client": "multi_turn_bench",
+}
+
 CELLS: list[dict[str, Any]] = [
     {"family": "text"},
     {"family": "pooling", "backend": "vllm-rerank", "endpoint": "/v1/rerank", "headline": "e2el"},
@@ -44,6 +54,7 @@ CELLS: list[dict[str, Any]] = [
         "client": "diffusion_bench",
         "headline": "latency",
     },
+    MULTI_TURN,
 ]
 
 

@@ -105,7 +105,7 @@ def test_without_a_checkout_it_says_what_is_missing(tmp_path: Path) -> None:
     assert "no package vllm_omni here" in start(tmp_path).stderr
     (tmp_path / "vllm_omni").mkdir()
     (tmp_path / "vllm_omni" / "__init__.py").touch()
-    assert "stands in a checkout of vLLM-Omni and in no wheel" in start(tmp_path).stderr
+    assert "stands in a checkout of the engine and in no wheel" in start(tmp_path).stderr
 
 
 def document(**changed: Any) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.clients.base import request_statistics
 from perfbisect.machine.interference import InterferenceLimits, parse_limits
 from perfbisect.machine.late_packets import late_packets_reason
 from perfbisect.model.attempt import RunResult, relative_spread
-from perfbisect.serving.first_chunks import first_chunk_values
+from perfbisect.serving.first_chunks import FIRST_CHUNK, LEAST_PERCENT
 
 LIMITS = InterferenceLimits()
 SPREAD = 22.0
@@ -23,9 +24,8 @@ TIMES = st.lists(st.floats(20.0, 500.0), min_size=1, max_size=30)
 
 def run(client: list[float], server: list[float], waited: float | None = 0.9) -> RunResult:
     """A run whose requests got their first packet at these times, by both accounts."""
-    ours = first_chunk_values(client, [])
-    values = {key.replace("first_chunk", "ttfp"): value for key, value in ours.items()}
-    values |= first_chunk_values(server, [])
+    values = request_statistics("audio_ttfp", client, [LEAST_PERCENT])
+    values |= request_statistics(FIRST_CHUNK, server, [LEAST_PERCENT])
     spread = {"audio_first_chunk:median": relative_spread(server)} if server else {}
     pressure = {} if waited is None else {"cpu.some": {"mean": waited}}
     return RunResult(1, 1, values, spread, facts={"sampled": {"pressure": pressure}})

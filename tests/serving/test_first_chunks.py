@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.serving.first_chunks import first_chunk_values, read_first_chunks
+from perfbisect.clients.base import request_statistics
+from perfbisect.serving.first_chunks import read_first_chunks
 
 LOG = (Path(__file__).parent / "omni_speech.log").read_text()
 TIMES = (161.90, 224.83, 746.60, 204.20, 383.20, 130.79, 191.33, 207.12, 1447.40)
@@ -36,7 +37,7 @@ def test_the_last_answers_of_a_log_are_those_of_the_run() -> None:
 )
 def test_a_log_without_them_all_gives_none(text: str, requests: int) -> None:
     assert read_first_chunks(text, requests) == ()
-    assert first_chunk_values((), [50.0]) == {}
+    assert request_statistics("ttft", (), [50.0]) == {}
 
 
 def test_a_prompt_in_the_log_is_no_answer() -> None:
@@ -50,8 +51,8 @@ def test_a_prompt_in_the_log_is_no_answer() -> None:
 @given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=40), st.floats(0.01, 99.9))
 def test_statistics_are_those_of_the_client(times: list[float], percentile: float) -> None:
     """The client has numpy's percentiles."""
-    values = first_chunk_values(times, [percentile])
-    assert values["audio_first_chunk:median"] == median(times)
+    values = request_statistics("ttft", times, [0.01, percentile])
+    assert values["ttft:median"] == median(times)
     for percent in (0.01, percentile):
         expected = float(np.percentile(times, percent))
-        assert values[f"audio_first_chunk:p{percent:g}"] == pytest.approx(expected)
+        assert values[f"ttft:p{percent:g}"] == pytest.approx(expected)

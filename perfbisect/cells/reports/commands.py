@@ -22,6 +22,7 @@ from perfbisect.cells.reports.environment import (
     read_prefix,
     unread_variables,
 )
+from perfbisect.cells.reports.multi_turn import multi_turn_fields
 from perfbisect.cells.reports.programs import (
     CALLS,
     OTHER_CLIENTS,
@@ -32,7 +33,7 @@ from perfbisect.cells.reports.programs import (
     named_in,
 )
 from perfbisect.cells.reports.report import WORKLOAD_PARTS, EngineName, ReportedWorkload
-from perfbisect.cells.reports.revisions import commits_in, package_in, releases_in
+from perfbisect.cells.reports.revisions import commits_in, releases_in
 from perfbisect.cells.reports.shell import assignments, read_lines, replace_variables, used_variables
 
 _MOST_SHOWN = 5
@@ -121,6 +122,8 @@ class ReportCommands:
                 if not self._measured:
                     self.offline, self._load = server_fields(call.words), offline_fields(call.words, call.sub)
                     self._measured = call.sub
+            elif call.verb == "multi turn":
+                self.client = self.client or multi_turn_fields(call.words)
             else:
                 defaults = BENCH_DEFAULTS if call.verb == "bench" else SCRIPT_DEFAULTS
                 self.client = self.client or client_fields(call.words, defaults)
@@ -142,7 +145,8 @@ class ReportCommands:
         missing = [name for name in ("model", "task") if name not in fields]
         missing += ["deploy YAML"] if server is None else []
         missing += [] if load else WORKLOAD_PARTS[WORKLOAD_PARTS.index("dataset") :]
-        arguments, notes = dict(asked.arguments), [*self._apart(), *served.remarks, *self._passed_over()]
+        arguments, remarks = dict(asked.arguments), (*asked.remarks, *served.remarks)
+        notes = [*self._apart(), *remarks, *self._passed_over()]
         name = asked.names.get("asked")
         if name is not None and "model" in served.fields:
             names = [str(fields["model"]), *_listed(served.names.get("served"))]
@@ -168,7 +172,6 @@ class ReportCommands:
             notes=tuple(notes),
             offline=alone,
             releases=releases_in(self._text),
-            package=package_in(self._text, engine),
             commits=commits_in(self._text),
         )
 

@@ -10,23 +10,26 @@ from typing import Literal
 from perfbisect.cells.reports.shell import split_commands
 
 CALLS = re.compile(
-    r"^export\s|^ENV\s|\bserve\b|benchmark_serving\.py|\bapi_server\b|vllm-openai|\bbench\s+(?:latency|throughput|startup)\b"
+    r"^export\s|^ENV\s|\bserve\b|benchmark_serving(?:_multi_turn)?\.py|\bapi_server\b|vllm-openai|\bbench\s+(?:latency|throughput|startup)\b"
     r"|^[A-Z]\w*=\S*(?:\s+[A-Z]\w*=\S*)*[ ;]*$"
 )
 """Lines that may hold a command which is read."""
 
+Verb = Literal["bench", "script", "multi turn", "server", "offline", "export", "assign"]
+"""``vllm bench serve``, ``benchmark_serving.py`` before it, ``benchmark_serving_multi_turn.py``, a server,
+``vllm bench latency`` and the like, the shell's ``export``, and assignments alone."""
+
 _PROGRAM = re.compile(r"(?:\S*/)?vllm(?:-omni)?|\S*\bcli\.main")
-_SCRIPT = re.compile(r"(?:\S*/)?benchmark_serving\.py")
+_SCRIPTS: Mapping[str, Verb] = {
+    "benchmark_serving.py": "script",
+    "benchmark_serving_multi_turn.py": "multi turn",
+}
 _API_SERVER = re.compile(r"vllm(?:_omni)?\.entrypoints\.openai\.api_server|(?:\S*/)?vllm-openai(?:[:@]\S+)?")
 """The server's module, or the image that runs it."""
 _OFFLINE = ("latency", "throughput", "startup")
 _NESTED = re.compile(r"-[a-z]*c|--(?:serve|bench)[-_]cmd")
 """Options whose value is a command: of a shell, and of ``vllm bench sweep``."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-
-Verb = Literal["bench", "script", "server", "offline", "export", "assign"]
-"""``vllm bench serve``, ``benchmark_serving.py`` before it, a server, ``vllm bench latency`` and the like,
-the shell's ``export``, and assignments alone."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ def find_calls(words: Sequence[str]) -> Iterator[Call]:
             verb = "bench"
         elif word in _OFFLINE and before == "bench":
             verb = "offline"
-        elif _SCRIPT.fullmatch(word):
-            verb = "script"
+        elif script := _SCRIPTS.get(word.rpartition("/")[2]):
+            verb = script
         elif _API_SERVER.fullmatch(word) or (word == "serve" and _PROGRAM.fullmatch(before)):
             verb = "server"
         if verb:
@@ -92,7 +95,6 @@ OTHER_SERVERS: Mapping[str, re.Pattern[str]] = _compiled(
 
 OTHER_CLIENTS: Mapping[str, re.Pattern[str]] = _compiled(
     {
-        "vLLM's benchmark_serving_multi_turn.py": r"\bbenchmark_serving_multi_turn\.py\b",
         "vLLM's benchmark_serving_structured_output.py": r"\bbenchmark_serving_structured_output\.py\b",
         "vLLM's benchmark_prefix_caching.py": r"\bbenchmark_prefix_caching\.py\b",
         "SGLang's bench_serving": r"\bsglang\.bench_\w+|\bbench_serving\.py\b",

@@ -37,7 +37,6 @@ class ReportedWorkload:
     measured values. ``notes``: what was understood otherwise than it stands there, or not at all.
     ``offline``: of a benchmark without a server what it measures (``latency``).
     ``releases``, ``commits``: what the report compares, the older first; commits in the report's order.
-    ``package``: whose the releases are, empty if that is not known.
     """
 
     fields: Mapping[str, object]
@@ -56,7 +55,6 @@ class ReportedWorkload:
     notes: tuple[str, ...] = ()
     offline: str = ""
     releases: tuple[str, ...] = ()
-    package: str = ""
     commits: tuple[str, ...] = ()
 
     @property

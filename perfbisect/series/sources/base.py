@@ -81,14 +81,12 @@ class IngestOptions:
     """Options of an ingest.
 
     ``zone``: name of a time zone; ``since``: the first day, ``2026-04-01``; ``branch``: empty for all.
-    ``day``: of results that say no time, in themselves or in their names.
     ``finished``: keys of builds that need not be read again. ``now``: results that began more than a day
     later are rejected. ``variables``: the process environment, for tokens.
     """
 
     zone: str = ""
     since: str = ""
-    day: str = ""
     branch: str = "main"
     finished: frozenset[str] = frozenset()
     now: datetime | None = None

@@ -59,12 +59,10 @@ def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         if len(inside.parts) == 2 and sweep_setting(inside.as_posix()):
             sweep.append(file)
         else:
-            builds.setdefault(
-                inside.parts[0] if len(inside.parts) > 1 else _day(file, options.day), []
-            ).append(file)
+            builds.setdefault(inside.parts[0] if len(inside.parts) > 1 else _day(file), []).append(file)
     if sweep:
         # Its settings are no builds, also where it passes midnight.
-        builds.setdefault(min(_day(file, options.day) for file in sweep), []).extend(sweep)
+        builds.setdefault(min(map(_day, sweep)), []).extend(sweep)
     for name, paths in sorted(builds.items()):
         if (night_in(name) or UNDATED) < options.since:
             continue
@@ -80,15 +78,15 @@ def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         yield SourceBuild(Build("folder", str(root), name, commit=commit), files, options.zone)
 
 
-def _day(path: Path, typed: str) -> str:
-    """The day of a file outside a build's folder: of its name, else of its first result, else as typed."""
+def _day(path: Path) -> str:
+    """The day of a file outside a build's folder: of its name, else of its result or the first of them."""
     result = _read_result(path)
     said = str(result.get("date") or "")
     with suppress(*WRONG_SHAPE, ClientError):
         if form := form_of(result):
             read = form.read(form.split(result)[0])
             said = read.began or read.ended
-    return night_in(path.name) or night_in(said) or typed or "undated"
+    return night_in(path.name) or night_in(said) or "undated"
 
 
 def _read_result(path: Path) -> Mapping[str, Any]:

@@ -173,17 +173,13 @@ def _point(
         beside: Any = parse_json(file.beside) if file.beside else {}
         commands = parse_command(str(beside["client_command"]))
         device = str(beside.get("gpu_type") or "").strip()
-    # What has no time at all is of a day, which no zone moves: of its name, as typed, or of a folder above.
-    is_timed = bool(result.began or name.time or result.ended)
-    days = () if is_timed else (night_in(f"{build.name}/{file.name}"), file.day, night_in(file.place))
-    day = next(filter(None, days), "")
-    if not is_timed and not day:
-        raise ValueError(
-            "has no time in it: add --day, or name the file or its folder by its day (2026-08-24)"
-        )
+    # What has no time at all is of the day in its path, of which the zone moves no night.
+    day = "" if result.began or name.time or result.ended else night_in(file.place)
+    if not (result.began or name.time or result.ended or day):
+        raise ValueError("has no time in it: name the file or its folder by its day (2026-08-24)")
     length = timedelta(seconds=float(result.covariates.get("duration") or 0))
     ended = parse_time(result.ended, file.zone) if result.ended else None
-    zone = "UTC" if day else file.zone
+    zone = file.zone or ("UTC" if day else "")
     # vLLM's "date" is the end of a run, the time in the file's name the start of its script.
     began = ended - length if ended is not None else parse_time(result.began or name.time or day, zone)
     facts = {**result.covariates, **file.facts}

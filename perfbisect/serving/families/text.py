@@ -10,17 +10,19 @@ from perfbisect.serving.families.vllm import VllmFamily
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
-def _first(cell: Cell, model: str) -> ProbeRequest:  # noqa: ARG001
+def _first(cell: Cell, model: str) -> ProbeRequest:
+    text = "The first request of an attempt must be answered."
     body: dict[str, object] = {
         "model": model,
-        "prompt": "The first request of an attempt must be answered.",
+        # A model without a chat template answers completions alone.
+        **({"messages": [{"role": "user", "content": text}]} if cell.endpoint == CHAT else {"prompt": text}),
         "max_tokens": 4,
         "temperature": 0,
         # Without it a model may end at once, without a token, which would count as a wrong answer.
         "ignore_eos": True,
         "stream": False,
     }
-    return ProbeRequest(COMPLETIONS, body, "usage.completion_tokens")
+    return ProbeRequest(cell.endpoint, body, "usage.completion_tokens")
 
 
 FAMILY = VllmFamily(

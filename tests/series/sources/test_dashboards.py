@@ -129,7 +129,7 @@ def test_rows_of_inferencex_are_of_the_day_in_their_path(tmp_path: Path) -> None
     assert isinstance(undated, RejectedResult)
     assert (
         undated.why.values["message"]
-        == "has no time in it: add --day, or name the file or its folder by its day (2026-08-24)"
+        == "has no time in it: name the file or its folder by its day (2026-08-24)"
     )
 
 

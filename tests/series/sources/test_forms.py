@@ -18,12 +18,10 @@ from tests.shared import data
 Rejections = list[tuple[str, str]]
 
 
-def ingested(
-    place: Path, state: Path, zone: str = "UTC", day: str = ""
-) -> tuple[tuple[Point, ...], Rejections]:
+def ingested(place: Path, state: Path, zone: str = "UTC") -> tuple[tuple[Point, ...], Rejections]:
     """Points, and kinds of rejections with their messages."""
     with SeriesStore.of(state) as store:
-        ingest(store, [str(place)], IngestOptions(zone=zone, day=day))
+        ingest(store, [str(place)], IngestOptions(zone=zone))
         rejected = [(one.kind, str(one.why.values.get("message"))) for one in store.rejections()]
         return tuple(sorted(store.points(), key=lambda point: point.cell)), rejected
 
@@ -183,32 +181,8 @@ def test_sglang_is_a_point_for_each_line(tmp_path: Path) -> None:
 def test_without_a_time_and_a_day_in_its_path_it_has_no_time(tmp_path: Path) -> None:
     write(tmp_path / "in" / "one.json", sglang())
     points, rejected = ingested(tmp_path / "in", tmp_path)
-    said = "has no time in it: add --day, or name the file or its folder by its day (2026-08-24)"
+    said = "has no time in it: name the file or its folder by its day (2026-08-24)"
     assert (points, rejected) == ((), [("broken", said)])
-
-
-def test_a_typed_day_is_of_results_that_say_none(tmp_path: Path) -> None:
-    write(tmp_path / "in" / "one.json", sglang())
-    write(tmp_path / "in" / "2026-08-24" / "two.json", sglang(request_rate=2.0))
-    write(tmp_path / "in" / "timed.json", aiperf())
-    points, rejected = ingested(tmp_path / "in", tmp_path, zone="Asia/Shanghai", day="2026-08-30")
-    nights = {point.raw.rpartition("/")[2]: (point.night, point.build.name) for point in points}
-    assert (nights, rejected) == (
-        {
-            "one.json": ("2026-08-30", "2026-08-30"),
-            "two.json": ("2026-08-24", "2026-08-24"),
-            "timed.json": ("2026-07-02", "2026-07-03"),
-        },
-        [],
-    )
-
-
-def test_a_day_that_is_typed_later_is_kept(tmp_path: Path) -> None:
-    write(tmp_path / "in" / "3b6a2047" / "one.json", sglang())
-    assert ingested(tmp_path / "in", tmp_path)[0] == ()
-    for day in ("2026-08-30", "", "2026-08-31"):
-        (point,), rejected = ingested(tmp_path / "in", tmp_path, day=day)
-        assert (point.night, rejected) == (day or "2026-08-30", [])
 
 
 def test_600_answers_are_no_form_of_zeros(tmp_path: Path) -> None:

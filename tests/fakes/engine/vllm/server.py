@@ -21,6 +21,8 @@ from .prefix_cache import PrefixCache
 DIE_AT_REQUEST = 5
 """With the fault ``die_in_bench`` the engine dies at this completion."""
 
+CHAT = "/v1/chat/completions"
+
 CORE_FAILED = "EngineCore encountered an issue."
 
 VANISHED = (
@@ -173,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
             if not faults.wanted("no_reset"):
                 self.engine.cache.reset()
             self._send(200, "")
-        elif path == "/v1/completions":
+        elif path in ("/v1/completions", CHAT):
             try:
                 asked = json.loads(body)
             except ValueError as error:
@@ -193,7 +195,8 @@ class Handler(BaseHTTPRequestHandler):
             self.engine.die()
         while not processes.alive(self.engine.children[0]):
             time.sleep(1.0)  # No token comes without the core; the server is about to end.
-        prompt, count = asked.get("prompt") or "", asked.get("max_tokens") or 16
+        said = " ".join(message["content"] for message in asked.get("messages") or ())
+        prompt, count = asked.get("prompt") or said, asked.get("max_tokens") or 16
         if len(prompt.split()) + count > self.engine.max_model_len:
             self._error(400, f"This model's maximum context length is {self.engine.max_model_len} tokens.")
         elif not stream:
@@ -211,7 +214,14 @@ class Handler(BaseHTTPRequestHandler):
             "object": "text_completion",
             "created": int(time.time()),
             "model": self.engine.model,
-            "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}],
+            "choices": [
+                {
+                    "index": 0,
+                    **({"delta": {"content": text}} if self.path == CHAT else {"text": text}),
+                    "logprobs": None,
+                    "finish_reason": reason,
+                }
+            ],
             "usage": usage,
         }
 
