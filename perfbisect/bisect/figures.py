@@ -40,6 +40,13 @@ _PURPOSES: Final[Mapping[str, tuple[str, str]]] = {
 
 _MAX_TICKS = 20
 
+_EVIDENCE: Final = (
+    ("unclear", "stopped", "quiet"),
+    ("fails", "cross", "culprit"),
+    ("serves", "circle", "confirm"),
+)
+"""What a launch says of its change: the rows from the bottom, with symbol and colour."""
+
 
 def plots(result: BisectResult) -> dict[str, Plot]:
     """Plots by the name of their element in the page; those without data are left out."""
@@ -100,6 +107,24 @@ def ab_pairs(result: BisectResult) -> tuple[tuple[Launch, Launch], ...]:
         del waiting[launch.slot]
         pairs.append((before, launch) if before.position == sides[0] else (launch, before))
     return tuple(pairs)
+
+
+def evidence_plot(launches: Sequence[Launch], positions: int) -> Plot | None:
+    """Every ended launch at its change, in the row of what it says: for a search without a metric."""
+    ended = [x for x in launches if x.outcome != "running"]
+    if not ended:
+        return None
+    said = [2 if x.outcome == "measured" else 1 if x.fault == "change" else 0 for x in ended]
+    traces = []
+    for row, (name, symbol, color) in enumerate(_EVIDENCE):
+        own = [x for x, of in zip(ended, said, strict=True) if of == row]
+        told = [(f"#{x.number} {change_label(x.change)}", line(x.reason, 120) or name) for x in own]
+        places = [x.position for x in own]
+        traces.append(PlotTrace(name, color, places, [row] * len(own), symbol, told=told, legend=False))
+    rows = Axis(range=(-0.6, 2.6), ticks=tuple((row, name) for row, (name, *_) in enumerate(_EVIDENCE)))
+    tested = sorted({(x.position, line(x.change.short, 12)) for x in ended})
+    x = Axis(range=(-0.7, positions - 0.3), ticks=tuple(tested))
+    return Plot(x, (Panel(rows, tuple(traces), (), 220),))
 
 
 def _commit_plot(result: BisectResult) -> Plot | None:

@@ -26,6 +26,7 @@ from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import write_plan
 from perfbisect.machine.slots import Slot
 from tests.bisect.failures import crashes, failure_plan
+from tests.experiments.factory import figures
 from tests.jobs.world import Clock, FakeBuilder, PowerCut, Watch, World, history
 
 CRASH, OTHER = "under load: ValueError", "start: KeyError"
@@ -117,6 +118,17 @@ def test_a_failure_of_the_machine_is_repeated_and_changes_nothing(
     assert (result.outcome, result.culprit.id, FAILURE.status(result).exit_code) == ("found", WORLD[7].id, 3)
     assert len(result.launches) == 8 + len(machine)
     assert sum("it says nothing of the change" in launch.why for launch in result.launches) == len(machine)
+
+
+def test_launches_stand_at_their_commits_in_the_row_of_what_they_say(tmp_path: Path) -> None:
+    world = World(WORLD, None, fault=crashes(7, machine=(2,)))
+    result = ended(job_of(tmp_path, world), world)
+    (panel,) = figures(result.report())["by-commit"].panels
+    drawn = {trace.name: list(trace.x) for trace in panel.traces}
+    assert min(drawn["fails"]) == 7 and max(drawn["serves"]) == 6
+    assert len(drawn["unclear"]) == 1
+    assert [name for _, name in panel.axis.ticks] == list(drawn)
+    assert all(set(trace.y) == {row} for row, trace in enumerate(panel.traces))
 
 
 def test_a_machine_that_fails_always_ends_the_job_without_a_verdict(tmp_path: Path) -> None:

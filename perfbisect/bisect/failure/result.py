@@ -17,6 +17,7 @@ from perfbisect.bisect.failure.search import (
     FailureVerdict,
     SearchPurpose,
 )
+from perfbisect.bisect.figures import evidence_plot
 from perfbisect.bisect.result import (
     RangeSearchResult,
     SkipDocument,
@@ -108,7 +109,8 @@ class FailureResult(RangeSearchResult):
     """Changes whose launches do not agree, or that served after one that fails."""
 
     def report(self) -> Report:
-        return render_report("bisect/templates/failure.md.jinja", {"r": self})
+        plot = evidence_plot(self.launches, self.positions)
+        return render_report("bisect/templates/failure.md.jinja", {"r": self}, {"by-commit": plot})
 
 
 def read_failure(job: Job, events: Sequence[JournalEvent]) -> FailureResult:
