@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,8 +23,9 @@ from typing import (
 import click
 
 from perfbisect.common.quantities import parse_minutes, parse_share
-from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
+from perfbisect.jobs.requests import NO_REQUEST, STARTER_VARIABLE, RequestRecord
 from perfbisect.redaction import without_secrets
+from perfbisect.system.environ import user_name
 
 if TYPE_CHECKING:
     _Base = click.ParamType[float]
@@ -259,14 +261,14 @@ def request_fields(command: Callable[..., Any]) -> tuple[RequestField, ...]:
 
 
 def record_request(verb: str, command: Callable[..., Any], typed: Mapping[str, Any]) -> RequestRecord:
-    """What was typed for a function or a request."""
+    """What was typed for a function or a request, and who started it."""
     arguments: dict[str, tuple[str, ...]] = {}
     options: dict[str, tuple[str, ...]] = {}
     for field in request_fields(command):
         if field.name in typed:
             place = arguments if isinstance(field.declared, Argument) else options
             place[field.key] = tuple(map(without_secrets, field.texts(typed[field.name])))
-    return RequestRecord(verb, arguments, options)
+    return RequestRecord(verb, arguments, options, os.environ.get(STARTER_VARIABLE) or user_name())
 
 
 def _hints(command: Callable[..., Any]) -> dict[str, Any]:

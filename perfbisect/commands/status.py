@@ -22,7 +22,7 @@ from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
 from perfbisect.jobs.journal import read, replaying
 from perfbisect.jobs.phases import FILE, read_phase
-from perfbisect.jobs.plans import plan_data, verb_of
+from perfbisect.jobs.plans import plan_data, require_plan, verb_of
 from perfbisect.jobs.replay import Launch
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
 from perfbisect.report.terminal import block_lines
@@ -127,6 +127,8 @@ class StatusDocument(JobFolderDocument, JobLineDocument):
     report: str | None
     result: str | None
     """The command's final JSON document."""
+    started_by: str = ""
+    """The user, or ``mcp: CLIENT VERSION``; empty where the journal does not say."""
 
 
 class JobsDocument(Document):
@@ -164,7 +166,6 @@ def stop_job(
     if any(event.kind == "plan" for event in events):
         from perfbisect.commands.experiments import experiment_of
         from perfbisect.commands.session import end_on_fleet
-        from perfbisect.jobs.plans import require_plan
         from perfbisect.jobs.replay import launches
 
         plan = require_plan(job, events, experiment_of(events).plan)
@@ -240,6 +241,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         log=str(job.log) if job.log.exists() else None,
         report=str(job.report) if job.report.exists() else None,
         result=str(result) if result else None,
+        started_by=require_plan(job, events, kind.plan).setting.request.started_by,
         next=_next(job, state, ending, status.next),
     )
 
@@ -312,6 +314,7 @@ def status_lines(document: StatusDocument) -> list[str]:
         ("command", f"{document.verb} of {document.cell}, {document.metric}"),
         ("launches", f"{document.launches} in {spent}"),
     ]
+    facts += [("started by", line(document.started_by))] if document.started_by else []
     if document.expected and document.expected.at:
         facts.append(("expected", f"{document.expected.event} at {document.expected.at}"))
     if document.state != "finished":

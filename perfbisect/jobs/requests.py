@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+STARTER_VARIABLE = "PERFBISECT_STARTED_BY"
+"""Who starts a command, where it is not the user at a shell."""
+
 ONCE = ("json", "full", "quiet", "detach", "dry_run", "expect_workload")
 """Options that a repeated command does not have; the workload was checked, and the cell is the same."""
 
@@ -19,11 +22,13 @@ class RequestRecord:
     """The fields of a request that were given, by the names of its options, as texts without secrets.
 
     ``verb``: the command, such as ``track reproduce``; empty: none. ``options``: a flag has no text.
+    ``started_by``: the user, or ``mcp: CLIENT VERSION``; empty in the journals of older versions.
     """
 
     verb: str = ""
     arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    started_by: str = ""
 
     @property
     def line(self) -> str:

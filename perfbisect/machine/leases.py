@@ -8,7 +8,6 @@ so files of dead processes do no harm, and lock files are never removed.
 from __future__ import annotations
 
 import fcntl
-import getpass
 import json
 import os
 import stat
@@ -26,6 +25,7 @@ from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.machine.slots import Slot
 from perfbisect.system import logs
+from perfbisect.system.environ import user_name
 from perfbisect.system.processes import StopRequested, never
 
 FOLDER_VARIABLE = "PERFBISECT_LOCKS"
@@ -340,14 +340,9 @@ def _release(descriptor: int) -> None:
 
 def _write(descriptor: int, holder: LeaseHolder, slots: tuple[Slot, ...]) -> None:
     """Write the owner; a read-only lock file has none."""
-    try:
-        user = holder.user or getpass.getuser()
-    except (KeyError, OSError):
-        # A user id without an entry, as in containers.
-        user = str(os.getuid())
     owner = replace(
         holder,
-        user=user,
+        user=holder.user or user_name(),
         pid=os.getpid(),
         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         slot=", ".join(slot.name for slot in slots),

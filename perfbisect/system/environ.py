@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,14 @@ _PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "ROCR_", "HIP_", "ASCEND_", "ZE_")
 would silently change the workload: they come from the cell only."""
 
 _PROXIES = re.compile(r"^(?:https?|ftp|all|no)_proxy$", re.IGNORECASE)
+
+
+def user_name() -> str:
+    """The login name of the user of this process, or the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without an entry, as in containers
+        return str(os.getuid())
 
 
 def allowed(shell: Mapping[str, str]) -> dict[str, str]:

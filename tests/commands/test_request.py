@@ -59,6 +59,7 @@ def test_options_fill_the_fields_and_are_told_apart_from_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "alice")
     SEEN.clear()
     typed = "a b --good x --format html --since 2026-01-02 --among p --among q --budget 90m -q --json"
     assert ask(*typed.split()).return_value == 3
@@ -78,6 +79,7 @@ def test_options_fill_the_fields_and_are_told_apart_from_defaults(
             "quiet": (),
             "json": (),
         },
+        started_by="alice",
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perfbisect.system.environ import user_name
 from tests.command_line import isolate
 from tests.environments.tiny import write_wheel
 from tests.fakes import checkouts
@@ -31,6 +32,7 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = path.read_text()
     names = {
         "FOLDER": str(tmp_path),
+        "USER": user_name(),
         "PYTHON": sys.executable,
         "ENGINE": str(ENGINE),
         "CELL": str(FOLDER.parent / "fakes" / "cells" / "pretend.yaml"),
