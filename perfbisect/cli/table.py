@@ -68,7 +68,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     ("env list", "", "Every environment that is kept.", "cli.env:list_kept"),
     ("env build", "", "Build the environment of one change.", "cli.env:build"),
     ("env gc", "", "Remove environments that are not needed.", "cli.env:gc"),
-    ("skill install", "", "Copy the skill into a folder of skills.", "cli.skill:install"),
+    ("skill install", "", "Copy the skill to where agents read skills.", "cli.skill:install"),
     ("schema", SET_UP, "JSON Schemas of documents and cells.", "cli.schema:schema"),
 )  # fmt: skip
 """Command, panel, short help, and where in perfbisect the function or the request is."""

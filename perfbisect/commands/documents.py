@@ -122,12 +122,16 @@ class DashboardOpenDocument(Document):
 
 
 class SkillInstallDocument(Document):
-    """``perfbisect skill install``. ``copied``: False where just these files were there already."""
+    """``perfbisect skill install``. ``copied``: False where just these files were there already.
+
+    ``link``: where Claude Code reads the same skill; None where a folder was named.
+    """
 
     schema_: Literal["perfbisect.skill-install/1"] = Field(
         default="perfbisect.skill-install/1", alias="schema"
     )
     folder: str
+    link: str | None = None
     version: str
     copied: bool
     files: tuple[str, ...]
