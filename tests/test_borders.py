@@ -330,6 +330,7 @@ SINKS = {
     "jobs/workers.py": "files of an attempt, whose folder the job numbers",
     "machine/leases.py": "the folder of locks",
     "machine/torch_probe.py": "its own log",
+    "mcp/server.py": "its own child",
     "measure/bench.py": "the result of a run, in the attempt's folder",
     "measure/local.py": "the scratch folder of its own token",
     "measure/preparation.py": "its own log",

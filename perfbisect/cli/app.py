@@ -189,16 +189,9 @@ def _print_error(error: PerfbisectError, as_json: bool) -> int:
     from perfbisect.report.console import error_lines
 
     if as_json:
-        document = ErrorDocument(
-            error=error.message,
-            kind=type(error).__name__,
-            exit_code=error.exit_code,
-            where=error.where,
-            next=error.next,
-        )
         # Standard output may be what failed: then the error is printed as text.
         with contextlib.suppress(OutputError, BrokenPipeError):
-            print_text(document.text())
+            print_text(ErrorDocument.of(error).text())
             return error.exit_code
     print_lines(error_lines(error.message, error.where, error.next), err=True)
     return error.exit_code

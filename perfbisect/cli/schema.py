@@ -91,10 +91,10 @@ def versions() -> CommandResult:
 
 
 def documents() -> Mapping[str, tuple[type[BaseModel], ...]]:
-    """A command -> the documents that its ``--json`` prints."""
+    """A command -> the documents that its ``--json`` prints; without those that print none."""
     from perfbisect.cli.table import build_commands, verbs
 
-    places = _OTHER | {path: verb.prints for path, verb in verbs(build_commands())}
+    places = _OTHER | {path: verb.prints for path, verb in verbs(build_commands()) if verb.prints}
     found = {}
     for path in sorted(places):
         named = map(pkgutil.resolve_name, places[path])

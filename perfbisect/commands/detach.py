@@ -29,7 +29,8 @@ from perfbisect.report.terminal import block_lines
 _VARIABLE = "PERFBISECT_HAND_OVER"
 _OPTION = "--detach"
 # Without the current folder on the path: a checkout of the engine may hold modules of any name.
-_START = "import sys; sys.path = [p for p in sys.path if p]; from perfbisect.cli import main; main()"
+START = "import sys; sys.path = [p for p in sys.path if p]; from perfbisect.cli import main; main()"
+"""What a Python that is to be perfbisect runs."""
 
 
 class DetachedDocument(JobFolderDocument):
@@ -50,7 +51,7 @@ def run_detached() -> CommandResult | int:
     reading, writing = os.pipe()
     try:
         child = subprocess.Popen(
-            [sys.executable, "-c", _START, *(word for word in sys.argv[1:] if word != _OPTION)],
+            [sys.executable, "-c", START, *(word for word in sys.argv[1:] if word != _OPTION)],
             env=os.environ | {_VARIABLE: str(writing)},
             stdin=subprocess.DEVNULL,
             # Not in the terminal's process group: Ctrl-C and the end of the shell do not reach it.

@@ -13,7 +13,7 @@ import perfbisect
 from perfbisect.common.digests import digest
 from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import json_text
-from perfbisect.errors import LocatedError
+from perfbisect.errors import LocatedError, PerfbisectError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import RESTORE
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig
@@ -210,6 +210,17 @@ class ErrorDocument(Document):
     exit_code: int
     where: str | None
     next: str | None
+
+    @classmethod
+    def of(cls, error: PerfbisectError) -> ErrorDocument:
+        """The document of an error."""
+        return cls(
+            error=error.message,
+            kind=type(error).__name__,
+            exit_code=error.exit_code,
+            where=error.where,
+            next=error.next,
+        )
 
 
 def measured_fields(

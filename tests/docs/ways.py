@@ -34,6 +34,7 @@ WAYS: dict[str, str] = {
     "env gc": DRY,
     "env list": TYPED,
     "init": DRY,
+    "mcp": "serves a client: tests/mcp has one",
     "nightly": "measures: tests/cli/test_nightly.py runs it",
     "report": "of a job: test_tutorial.py has one",
     "metrics": TYPED,

@@ -23,7 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,11 @@ def parse(text: str) -> Transcript:
     return made
 
 
-def play(told: Transcript, names: Mapping[str, str]) -> None:
+Typist = Callable[[str, Mapping[str, str]], Outcome]
+"""Types a line of a transcript, with the values of its names."""
+
+
+def play(told: Transcript, names: Mapping[str, str], typist: Typist | None = None) -> None:
     """Types every step in the current folder. :raises AssertionError: something else came back."""
     known = dict(names)
     try:
@@ -109,15 +113,15 @@ def play(told: Transcript, names: Mapping[str, str]) -> None:
                 path = Path(fill(name, known))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
-            known |= play_step(step, known)
+            known |= play_step(step, known, typist or type_line)
     finally:
         if "JOB" in known:  # one that was left to itself must not outlive its test
             type_command(["stop", known["JOB"], "--wait"])
 
 
-def play_step(step: Step, known: Mapping[str, str]) -> dict[str, str]:
+def play_step(step: Step, known: Mapping[str, str], typist: Typist) -> dict[str, str]:
     """The values that the step keeps. :raises AssertionError: something else came back."""
-    result = type_line([fill(word, known) for word in shlex.split(step.typed)])
+    result = typist(step.typed, known)
     shown = f"line {step.line}: {step.why}\n{step.typed}\n{result}"
     assert result.code == step.code, shown
     assert says_what_comes_next(result.out, result.err), shown
@@ -132,8 +136,9 @@ def play_step(step: Step, known: Mapping[str, str]) -> dict[str, str]:
     return {name: str(at(document, where)) for name, where in step.keep.items()}
 
 
-def type_line(words: Sequence[str]) -> Outcome:
+def type_line(line: str, known: Mapping[str, str]) -> Outcome:
     """Type a command: ours in this process, unless it outlives it; a script in a process of its own."""
+    words = [fill(word, known) for word in shlex.split(line)]
     if words[0] == "perfbisect" and "--detach" not in words:
         return type_command(words[1:])
     programs = str(Path(sys.executable).parent)

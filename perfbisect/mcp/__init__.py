@@ -1,0 +1,1 @@
+"""``perfbisect mcp``: commands as tools of the Model Context Protocol, for coding agents."""

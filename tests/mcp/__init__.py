@@ -1,0 +1,1 @@
+"""``perfbisect mcp``: its tools, and recorded calls of agents."""
