@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -58,15 +57,6 @@ def plots(result: BisectResult) -> dict[str, Plot]:
     return {name: plot for name, plot in drawn.items() if plot is not None}
 
 
-@dataclass(frozen=True)
-class LevelSpan:
-    """Positions ``first`` to ``last`` with one level: the median of their launches."""
-
-    first: int
-    last: int
-    value: float
-
-
 def step_spans(result: BisectResult) -> tuple[tuple[int, int], ...]:
     """The first and last position of each set of culprits, in the history's order."""
     named = [step.culprits for step in result.steps]
@@ -75,8 +65,8 @@ def step_spans(result: BisectResult) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((culprits[0], culprits[-1]) for culprits in named if culprits))
 
 
-def level_spans(result: BisectResult) -> tuple[LevelSpan, ...]:
-    """A level between each two steps; without a step those of the two ends alone."""
+def levels_of(result: BisectResult) -> tuple[Level, ...]:
+    """The median of the launches between each two steps; without a step those of the two ends alone."""
     last = result.positions - 1
     steps = step_spans(result)
     starts = [0, *(stop for _, stop in steps)] if steps else [0, last]
@@ -85,7 +75,7 @@ def level_spans(result: BisectResult) -> tuple[LevelSpan, ...]:
     for start, stop in zip(starts, stops, strict=True):
         values = [x.value for x in result.launches if start <= x.position <= stop and x.value is not None]
         if values:
-            spans.append(LevelSpan(start, stop, median(values)))
+            spans.append(Level(median(values), "ink", (start - 0.4, stop + 0.4)))
     return tuple(spans)
 
 
@@ -161,8 +151,7 @@ def _commit_plot(result: BisectResult) -> Plot | None:
     ticks = [(float(i), line(result.history[i].changes[0].short, 12)) for i in shown]
     if end > last:
         ticks.append((end, "reverted"))
-    levels = tuple(Level(s.value, "ink", (s.first - 0.4, s.last + 0.4)) for s in level_spans(result))
-    measured = Panel(value_axis(result.metric), tuple(traces), levels, 340)
+    measured = Panel(value_axis(result.metric), tuple(traces), levels_of(result), 340)
     posterior = Panel(
         Axis("P(culprit)", (0.0, 1.02), ((0, "0"), (0.5, "0.5"), (1, "1"))), tuple(bars), (), 130
     )
@@ -176,7 +165,7 @@ def _time_plot(result: BisectResult) -> Plot | None:
         return None
     at = launch_times(result.launches)
     x = axis_of_minutes(max(t + launch.minutes for t, launch in zip(at, result.launches, strict=True)))
-    levels = tuple(Level(span.value, "ink") for span in level_spans(result))
+    levels = tuple(Level(level.value, "ink") for level in levels_of(result))
     panels = [Panel(value_axis(result.metric), tuple(_launch_traces(result, at)), levels, 340)]
     if apart := _residuals(result, at):
         panels.append(
@@ -187,11 +176,12 @@ def _time_plot(result: BisectResult) -> Plot | None:
 
 def _residuals(result: BisectResult, at: Sequence[float]) -> tuple[PlotTrace, ...]:
     """How far each launch is from its level, a line for each slot."""
-    levels = level_spans(result) if step_spans(result) else ()
+    levels = levels_of(result) if step_spans(result) else ()
     slots: dict[str, list[tuple[float, float]]] = {}
     for moment, launch in zip(at, result.launches, strict=True):
         for level in levels:
-            if launch.value is not None and level.first <= launch.position <= level.last:
+            first, last = level.span or (0, 0)
+            if launch.value is not None and first <= launch.position <= last:
                 share = (launch.value / level.value - 1) * 100
                 slots.setdefault(launch.slot, []).append((moment, share))
     looks: tuple[tuple[str, Dash], ...] = (("circle", "solid"), ("square", "dot"), ("diamond", "dash"))
@@ -259,7 +249,7 @@ def _launch_traces(result: BisectResult, places: Sequence[float]) -> list[PlotTr
 
 def _hover_lines(result: BisectResult, launch: Launch) -> list[str]:
     """A launch under the pointer: its number and change, its value, what else there is to know."""
-    levels = level_spans(result)
+    levels = levels_of(result)
     if launch.value is None:
         value = f"{launch.outcome}: {line(launch.reason, 120)}"
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.bisect.figures import LevelSpan, ab_pairs, level_spans, plots, step_spans
+from perfbisect.bisect.figures import ab_pairs, levels_of, plots, step_spans
 from perfbisect.bisect.result import BisectResult
 from perfbisect.report import html
 from perfbisect.report.plots import Plot, PlotTrace
@@ -37,10 +37,14 @@ def test_a_level_is_the_median_of_what_lies_between_two_steps(report: BisectResu
     assert culprit < last, "two that cannot be told apart: what is measured between them is on no level"
     assert step_spans(made) == ((culprit, last),)
     end = report.positions - 1
-    assert level_spans(made) == (LevelSpan(0, culprit - 1, 12.0), LevelSpan(last, end, 20.0))
+    assert [(level.value, level.span) for level in levels_of(made)] == [
+        (12.0, (-0.4, culprit - 0.6)),
+        (20.0, (last - 0.4, end + 0.4)),
+    ]
     unnamed = made.model_copy(update={"outcome": "too small"})
     assert step_spans(unnamed) == ()
-    assert level_spans(unnamed) == (LevelSpan(0, 0, 10.0),), "the ends alone"
+    (alone,) = levels_of(unnamed)
+    assert (alone.value, alone.span) == (10.0, (-0.4, 0.4)), "the ends alone"
 
 
 def test_pairs_are_of_one_slot_and_of_unlike_sides(report: BisectResult) -> None:
@@ -163,6 +167,6 @@ def test_the_reverted_end_stands_beyond_the_range(rich: BisectResult) -> None:
 def test_distances_from_the_level_are_a_line_a_slot(rich: BisectResult) -> None:
     lines = plots(rich)["by-time"].panels[1].traces
     assert [trace.name for trace in lines] == ["slot gpu0", "slot gpu1"]
-    first, level = rich.launches[0], level_spans(rich)[0].value
+    first, level = rich.launches[0], levels_of(rich)[0].value
     assert first.value is not None
     assert lines[0].y[0] == pytest.approx((first.value / level - 1) * 100)
