@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from perfbisect.cells.match import differing
+from perfbisect.cells.reports import ReportedWorkload
+from perfbisect.cells.reports.results import read_record
 from perfbisect.changes.history import commit_under_test
 from perfbisect.commands import changes, setups
 from perfbisect.commands.output import CommandResult, report_result
 from perfbisect.commands.session import PlannedJob, job_result, measure
 from perfbisect.commands.workspace import Workspace
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.errors import (
     BuildError,
+    LocatedError,
     PerfbisectError,
     ServerError,
     UntestableError,
     UsageError,
 )
-from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
+from perfbisect.experiments.baseline import (
+    RecordedLevel,
+    ReportedLevel,
+    read_baseline,
+    write_baseline,
+)
 from perfbisect.experiments.check import (
     CHECK,
     BaselineResult,
@@ -36,6 +48,7 @@ from perfbisect.experiments.dry_run import (
 from perfbisect.experiments.measure import RUNS, MetricResult, metric_fields
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import (
+    MeasurementSetup,
     NothingDiffersError,
     SideRefusedError,
     build_check_plan,
@@ -45,14 +58,19 @@ from perfbisect.jobs.commands import git_command
 from perfbisect.jobs.documents import MinutesDocument, cell_document, metric_document
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import runs_per_launch
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import launches, require_ratio
+from perfbisect.model.attempt import key
 from perfbisect.stats.threshold import LEAST
 
 if TYPE_CHECKING:
     from perfbisect.cli.compare import CheckRequest
+    from perfbisect.series.points import ReportedResult
 
 SAVED_LAUNCHES = 8
 """Launches of a baseline."""
+
+_OTHER_LENGTH, _TEMPLATE_TOKENS = 0.25, 64
+"""From which share on lengths are those of another workload, beside the tokens of a chat's template."""
 
 How = Literal["rev", "baseline", "values", "save"]
 
@@ -100,12 +118,6 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
         setups.resolve_cell(workspace, request)
     if how == "save":
         return _save_baseline(workspace, request, at)
-    recorded: tuple[RecordedLevel, ...] = ()
-    if how == "baseline":
-        path = Path(str(request.baseline)).expanduser()
-        # A missing file must be reported as one, not as an unknown job.
-        is_file = path.is_file() or path.suffix == ".json"
-        recorded = (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(str(path))),)
     job: Job | None = None
     try:
         if how == "rev":
@@ -114,7 +126,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
                 return replace(comparison, commands=()).show()
             job = workspace.new_job()
             return job_result(COMPARE, measure(workspace, job, COMPARE, comparison, request))
-        planned = _plan_check(workspace, request, at, recorded)
+        planned = _plan_check(workspace, request, at)
         if request.dry_run:
             return planned.show()
         job = workspace.new_job()
@@ -126,7 +138,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
 
 
 def _plan_check(
-    workspace: Workspace, request: CheckRequest, at: str, recorded: tuple[RecordedLevel, ...]
+    workspace: Workspace, request: CheckRequest, at: str
 ) -> PlannedJob[CheckPlan, ChangePlanDocument]:
     """The plan of a check; on a fleet with the machine of the recorded launches.
 
@@ -135,6 +147,17 @@ def _plan_check(
     """
     good, bad = request.good_value, request.bad_value
     setup, change = setups.build_change_setup(workspace, at, request)
+    recorded: tuple[RecordedLevel, ...] = ()
+    reported, notes = None, tuple[str, ...]()
+    if request.baseline is not None:
+        path = Path(request.baseline).expanduser()
+        # A missing file must be reported as one, not as an unknown job.
+        if path.is_file() or path.suffix == ".json":
+            reported, notes = _reported_level(path, setup)
+            recorded = () if reported else (read_baseline(path),)
+        else:
+            recorded = (level_of_job(workspace.jobs.find(str(path))),)
+    setup = replace(setup, notes=(*setup.notes, *notes))
     if machines := setup.placed.machines:
         names = {attempt.slot.partition("/")[0] for level in recorded for attempt in level.attempts}
         slots = tuple(slot for slot in setup.placed.slots if not recorded or {slot.machine} == names)
@@ -150,6 +173,7 @@ def _plan_check(
         setup,
         change=change,
         recorded=recorded,
+        reported=reported,
         values=(good, bad) if good is not None and bad is not None else None,
         max_regression=request.max_regression or 0.0,
         launches=request.most_launches,
@@ -158,6 +182,72 @@ def _plan_check(
     )
     shown = change_plan_document(plan, setup)
     return PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
+
+
+def _reported_level(path: Path, setup: MeasurementSetup) -> tuple[ReportedLevel | None, tuple[str, ...]]:
+    """What a client's result file says of the judged metrics, and a plan's notes on what it does not say.
+
+    None: it is no result file; a baseline of our own is none.
+
+    Raises:
+        LocatedError: it has no result of the cell's workload, or several, or not one of the metrics.
+    """
+    # A store of series is what reads them all, and what few checks need.
+    from perfbisect.series.sources.base import UnreadableFileError, night_in, parse_records, read_text
+    from perfbisect.series.sources.results import parse_result, reason_of, result_records
+
+    document: object = None
+    with suppress(UnreadableFileError):
+        document = parse_records(read_text(path)) if path.is_file() else None
+    if document is None or (isinstance(document, Mapping) and "schema" in document):
+        return None, ()
+    cell, another = setup.cell, "perfbisect check CELL --save-baseline FILE measures one of this cell"
+    found: list[tuple[ReportedWorkload, ReportedResult[float]]] = []
+    unusable: list[str] = []
+    for record in result_records(document):
+        try:
+            said, result = read_record(record), parse_result(record)
+        except UsageError as error:
+            unusable.append(error.message)
+        except WRONG_SHAPE as error:
+            unusable.append(reason_of(error))
+        else:
+            if not result.workload.prompts:
+                # It measured for a time: how many requests that were is no part of its workload.
+                fields = {name: value for name, value in said.fields.items() if name != "num_prompts"}
+                said = replace(said, fields=fields, missing=(*said.missing, "prompts"))
+            found.append((said, result))
+    alike = [pair for pair in found if not differing(pair[0], cell)]
+    if unusable and not alike:
+        raise LocatedError(unusable[0], file=path, next_step=another)
+    said, result = (alike or found)[0]
+    try:
+        notes = [*setups.compare_workload(cell, said), *(f"the report: {name}" for name in said.unread)]
+    except UsageError as error:
+        raise LocatedError(error.message, file=path, next_step=another) from None
+    problem = "" if len(alike) == 1 else f"{len(alike)} results in it are of the workload of cell {cell.name}"
+    if cell.dataset_args.keys() <= {"random-input-len", "random-output-len", "random-range-ratio"}:
+        for side in ("input", *(("output",) if cell.ignore_eos else ())):
+            mean, asked = result.values.get(f"{side}_tokens"), cell.dataset_args.get(f"random-{side}-len")
+            if (
+                mean
+                and isinstance(asked, int)
+                and abs(mean - asked) > _OTHER_LENGTH * asked + _TEMPLATE_TOKENS
+            ):
+                problem = f"its requests have {mean:.0f} {side} tokens, those of cell {cell.name} {asked}"
+    if missing := [str(metric) for metric in setup.metrics if key(metric) not in result.values]:
+        problem = f"it does not have {missing[0]}; it has: {', '.join(sorted(result.values))}"
+    if problem:
+        raise LocatedError(problem, file=path, next_step=another)
+    for metric in setup.metrics:
+        require_ratio((result.values[key(metric)],), metric, where=str(path))
+    level = ReportedLevel(
+        file=str(path),
+        client=str(result.covariates.get("client") or "vllm bench serve"),
+        day=night_in(result.began or result.ended or path.name),
+        values={str(metric): result.values[key(metric)] for metric in setup.metrics},
+    )
+    return level, tuple(notes)
 
 
 def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> CommandResult:

@@ -249,7 +249,11 @@ class CheckRequest(MeasureOptions, BudgetOptions):
         None
     )
     baseline: Annotated[
-        str | None, Option("Launches of before: of --save-baseline, run or check.", metavar="FILE|JOB")
+        str | None,
+        Option(
+            "Launches of before, of --save-baseline, run or check; or a client's result file.",
+            metavar="FILE|JOB",
+        ),
     ] = None
     save_baseline: Annotated[Path | None, Option("Measure the commit and write a baseline.")] = None
     good_value: Annotated[

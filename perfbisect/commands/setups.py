@@ -8,7 +8,7 @@ from pathlib import Path
 from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import load_cell
 from perfbisect.cells.match import differing
-from perfbisect.cells.reports import parse_report
+from perfbisect.cells.reports import ReportedWorkload, parse_report
 from perfbisect.commands import changes
 from perfbisect.commands.fleets import absolute_fleet, fleets
 from perfbisect.commands.options import BuildOptions, MeasureOptions
@@ -126,24 +126,32 @@ def require_workload(cell: Cell, report: str | None) -> tuple[str, ...]:
     if report is None:
         return ()
     reported = parse_report(report_text(report))
-    found = differing(reported, cell)
-    unread = f"the report sets what cannot be compared with cell {cell.name}: {', '.join(reported.unread)}"
-    if reported.unread and not found:
+    notes = compare_workload(cell, reported)
+    if reported.unread:
         raise UsageError(
-            unread,
+            _unread(cell, reported),
             next_step="write them before the command (X=1 vllm serve ...); or leave --expect-workload out",
         )
-    if found:
+    return notes
+
+
+def compare_workload(cell: Cell, reported: ReportedWorkload) -> tuple[str, ...]:
+    """Require that nothing of a report differs from a cell; what it does not say, as a plan's notes."""
+    if found := differing(reported, cell):
         differences = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
         raise UsageError(
             f"cell {cell.name} is not the one that the report speaks of, {len(found)} fields differ: "
-            f"{differences}{f'; {unread}' if reported.unread else ''}",
+            f"{differences}{f'; {_unread(cell, reported)}' if reported.unread else ''}",
             next_step="perfbisect cells match shows the nearest cell; or leave --expect-workload out",
         )
     unsaid = [*reported.missing, *reported.unsaid]
     unsaid += ["temperature"] if reported.is_silent_on_temperature else []
     silent = (f"not compared, since the report does not say it: {', '.join(unsaid)}",) if unsaid else ()
     return (*(f"the report: {note}" for note in reported.notes), *silent)
+
+
+def _unread(cell: Cell, reported: ReportedWorkload) -> str:
+    return f"the report sets what cannot be compared with cell {cell.name}: {', '.join(reported.unread)}"
 
 
 def lint_sides(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,6 +55,18 @@ class RecordedLevel(PlanPart):
     def values(self, metric: MetricRef) -> tuple[tuple[float, ...], ...]:
         """The metric of each run of each launch. :raises KeyError: it was not reported."""
         return tuple(attempt.values(metric) for attempt in self.attempts)
+
+
+class ReportedLevel(PlanPart):
+    """What a client reported of one run, by the names of the judged metrics.
+
+    The file says neither machine nor build, and one value has no spread. ``day``: empty where it has none.
+    """
+
+    file: str
+    client: str
+    day: str = ""
+    values: Mapping[str, float]
 
 
 def require_same_workload(level: RecordedLevel, cell: Cell, metrics: Sequence[MetricRef]) -> None:

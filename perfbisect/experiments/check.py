@@ -13,7 +13,7 @@ from pydantic import Field, FiniteFloat
 from perfbisect.common.text import line
 from perfbisect.engine.experiment import Experiment
 from perfbisect.errors import UsageError
-from perfbisect.experiments.baseline import RecordedLevel, require_enough, require_same_machine
+from perfbisect.experiments.baseline import RecordedLevel, ReportedLevel, require_enough, require_same_machine
 from perfbisect.experiments.claims import Settled, combine_claims
 from perfbisect.experiments.measure import (
     CLAIMS,
@@ -47,8 +47,8 @@ from perfbisect.stats.two_sample import Scale
 class CheckPlan(ChangePlan):
     """``perfbisect check`` of one change against recorded launches or values.
 
-    ``how``: against a ``baseline`` (``recorded``) with the share by which the change may be worse, or against
-    the middle of two ``values`` (good, bad).
+    ``how``: against a ``baseline`` (``recorded``, or ``reported`` by a client) with the share by which the
+    change may be worse, or against the middle of two ``values`` (good, bad).
     """
 
     noun: ClassVar[str] = "check"
@@ -56,6 +56,7 @@ class CheckPlan(ChangePlan):
     verb: Literal["check"] = "check"
     how: Literal["baseline", "values"]
     recorded: tuple[RecordedLevel, ...] = ()
+    reported: ReportedLevel | None = None
     values: tuple[float, float] | None = None
     max_regression: float = 0.0
     budget: FiniteFloat
@@ -77,6 +78,9 @@ class CheckPlan(ChangePlan):
             if bad <= good:
                 raise ValueError("the bad value is not the worse one")
             return threshold.Threshold(0.5 * (good + bad))
+        if self.reported is not None:
+            level = scale.level((self.reported.values[str(metric)],))
+            return threshold.Threshold(level + scale.worse_by(self.limit(metric)))
         recorded = [scale.level(values) for values in self.recorded[0].values(metric)]
         return threshold.threshold_above(recorded, scale.worse_by(self.limit(metric)))
 
@@ -128,7 +132,7 @@ def _judge(plan: CheckPlan, measured: Sequence[Launch], metric: MetricRef, tests
 def _judge_unvaried(plan: CheckPlan, measured: Sequence[Launch], row: MetricResult) -> MetricResult:
     """One that was the same in every run, then and now, did not move, however few they are."""
     values = {value for launch in measured for value in launch.measurement.values(row.ref)}
-    # Only guards get here, and only a check against a baseline has guards: there is a recorded level.
+    # Only guards get here, and only a check against recorded launches has guards: there is a level.
     values |= {value for runs in plan.recorded[0].values(row.ref) for value in runs}
     return row.model_copy(update={"verdict": "within"}) if len(values) == 1 else row
 
@@ -136,7 +140,7 @@ def _judge_unvaried(plan: CheckPlan, measured: Sequence[Launch], row: MetricResu
 RULE: Final[MeasurementRule[CheckPlan]] = MeasurementRule(
     judge=_judge,
     judge_unvaried=_judge_unvaried,
-    guards=lambda plan: guard_metrics(plan.cells[0]) if plan.how == "baseline" else (),
+    guards=lambda plan: guard_metrics(plan.cells[0]) if plan.recorded else (),
     reason=lambda plan, count: f"launch {count + 1} of {plan.max_launches} at most",
     admit=_admit,
 )
@@ -168,10 +172,12 @@ class CheckResult(VerdictResult):
     limit: float
     change: Change
     recorded: tuple[RecordedDocument, ...] = ()
+    reported: ReportedLevel | None = None
 
     def report(self) -> Report:
         headline = self.headline
         named = [(f"recorded {level.change.short}", level.value) for level in self.recorded]
+        named += [("reported", self.reported.values[headline.name])] if self.reported else []
         levels = [
             Level(value, "quiet", dash="dash", label=line(label))
             for label, value in (("threshold", headline.line), *named)
@@ -211,6 +217,7 @@ def read_check(job: Job, events: Sequence[JournalEvent]) -> CheckResult:
         limit=plan.max_regression,
         change=plan.change,
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+        reported=plan.reported,
     )
     return result.model_copy(update={"summary": _sentences(plan, result)})
 
@@ -225,7 +232,7 @@ def _next_command(
         launches = str(2 * plan.launches)
         repeated = repeat_command(plan.setting, "launches", launches)
         return repeated or f"perfbisect check ... --launches {launches}"
-    if plan.how != "baseline" or claim != "refuted":
+    if not plan.recorded or claim != "refuted":
         return f"perfbisect report {job.id}"
     metric = next((row for row in judged if row.claim == "refuted"), judged[0]).name
     ends = {"good": plan.recorded[0].change.short, "bad": plan.change.short}

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from perfbisect.experiments.baseline import ReportedLevel
 from perfbisect.experiments.check import CheckPlan, RecordedDocument, recorded_document
 from perfbisect.experiments.compare import ComparePlan
 from perfbisect.experiments.measure import MeasurementPlan, SideDocument
@@ -72,7 +73,7 @@ class ChangePlanDocument(LaunchPlanDocument):
     """What will be measured of one change: ``run --dry-run``, ``check --dry-run``.
 
     ``how``: a ``run``, a check against a ``baseline`` or two ``values``, or a baseline to ``save``.
-    ``limit``, ``recorded``: of a check.
+    ``limit``, ``recorded``, ``reported``: of a check.
     """
 
     schema_: Literal["perfbisect.change-plan/1"] = Field(default="perfbisect.change-plan/1", alias="schema")
@@ -82,6 +83,7 @@ class ChangePlanDocument(LaunchPlanDocument):
     line: float | None = None
     """The level from which on the change is too bad; None where nothing is judged."""
     recorded: tuple[RecordedDocument, ...] = ()
+    reported: ReportedLevel | None = None
     commands: CommandsDocument
 
 
@@ -137,6 +139,7 @@ def change_plan_document(
             "limit": plan.max_regression,
             "line": Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
             "recorded": tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+            "reported": plan.reported,
         }
     return ChangePlanDocument(
         **_plan_fields(plan, setup),

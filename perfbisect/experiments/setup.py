@@ -8,7 +8,12 @@ from typing import Any
 from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.experiments.baseline import RecordedLevel, require_same_machine, require_same_workload
+from perfbisect.experiments.baseline import (
+    RecordedLevel,
+    ReportedLevel,
+    require_same_machine,
+    require_same_workload,
+)
 from perfbisect.experiments.check import CheckPlan
 from perfbisect.experiments.compare import SIDES, ComparePlan
 from perfbisect.experiments.measure import RUNS, SidePlan
@@ -101,13 +106,14 @@ def build_check_plan(
     *,
     change: Change,
     recorded: tuple[RecordedLevel, ...] = (),
+    reported: ReportedLevel | None = None,
     values: tuple[float, float] | None = None,
     max_regression: float = 0.0,
     launches: int,
     budget: float,
     machine_class: str | None = None,
 ) -> CheckPlan:
-    """Plan a check against a recorded level, or two values."""
+    """Plan a check against a recorded or reported level, or two values."""
     setup.builder.prepare([change])
     setup.require_buildable(change, change.short, next_step="choose another --env or --at")
     for level in recorded:
@@ -122,6 +128,7 @@ def build_check_plan(
         change=change,
         how="values" if values else "baseline",
         recorded=recorded,
+        reported=reported,
         values=values,
         max_regression=max_regression,
         launches=launches,

@@ -12,7 +12,7 @@ import pytest
 from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
+from perfbisect.experiments.baseline import RecordedLevel, ReportedLevel, read_baseline, write_baseline
 from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, level_of_job
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import SideRefusedError, build_check_plan
@@ -271,3 +271,19 @@ def test_against_a_revision(
     judged = next(row for row in report_lines(compared.report()) if row.lstrip().startswith("* "))
     assert by_guard or judged.endswith(f" {verdict}"), "one verdict"
     assert compared.report().heading == f"{title}: {verdict}{by_guard}"
+
+
+@pytest.mark.parametrize(("reported", "outcome"), [(20.0, "passed"), (10.0, "failed")])
+def test_a_value_that_a_client_reported_is_a_level_without_guards(
+    new_job: MakeJob, reported: float, outcome: str
+) -> None:
+    world = World(CHANGES, None, tau=0.002)
+    level = ReportedLevel(file="other.json", client="AIPerf", day="2026-07-03", values={"tpot": reported})
+    result = checked(new_job(), world, reported=level, max_regression=0.05)
+    assert (result.outcome, result.how, result.recorded, result.guards) == (outcome, "baseline", (), ())
+    assert result.headline.line == pytest.approx(1.05 * reported)
+    assert result.headline.effect == pytest.approx(result.headline.right / reported - 1, abs=1e-9)
+    assert "one value of AIPerf of 2026-07-03" in result.summary[0]
+    assert result.next == f"perfbisect report {result.job}"
+    lines = [level.value for level in figures(result.report())["launches"].panels[0].levels]
+    assert lines == [result.headline.right, result.headline.line, reported]

@@ -131,10 +131,10 @@ def read_file(
                 next_step="add --zone UTC, or the zone of the machine that measured: --zone Asia/Shanghai",
             ) from None
         except WRONG_SHAPE as error:
-            yield RejectedResult(build, "broken", message_of(_reason(error)), file.place, index)
+            yield RejectedResult(build, "broken", message_of(reason_of(error)), file.place, index)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """What a reader says of a value; what Python says of another shape has the name of its error."""
     said = isinstance(error, ValueError) and type(error) is not UnicodeEncodeError
     return line(str(error) if said else f"cannot be read ({type(error).__name__}: {error})")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfbisect.cells.reports.report import ReportedWorkload
+from perfbisect.cells.reports.report import WORKLOAD_PARTS, ReportedWorkload
 from perfbisect.cells.reports.results import aiperf, guidellm, sglang, vllm_bench
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.text import line as shown
@@ -16,11 +16,12 @@ from perfbisect.errors import UsageError
 _READERS = (aiperf, guidellm, vllm_bench, sglang)
 """Each reads the results that have its keys."""
 
-_WITHOUT_WORKLOAD: Sequence[tuple[frozenset[str], str]] = (
-    (frozenset({"avg_latency", "latencies"}), "vllm bench latency"),
-    (frozenset({"elapsed_time", "requests_per_second"}), "vllm bench throughput"),
-    (frozenset({"avg_cold_startup_time"}), "vllm bench startup"),
-)
+_OFFLINE: Mapping[str, frozenset[str]] = {
+    "latency": frozenset({"avg_latency", "latencies"}),
+    "throughput": frozenset({"elapsed_time", "requests_per_second"}),
+    "startup": frozenset({"avg_cold_startup_time"}),
+}
+"""Results of benchmarks without a server, which say what was measured and no workload."""
 
 _JSON = ('{"', "{\n", '[{"', "[\n")
 """How results begin, and how a list of options does not."""
@@ -35,24 +36,33 @@ def read(text: str) -> ReportedWorkload | None:
             return None
         step = "give the file as the client wrote it"
         raise UsageError(f"the report is no JSON: {error}", next_step=step) from None
-    record = records[0]
-    if not isinstance(record, Mapping):
+    if not isinstance(records[0], Mapping):
         return None
+    found = read_record(records[0])
+    if found.offline:
+        raise UsageError(
+            f"a result of vllm bench {found.offline} says neither model nor load",
+            next_step="give the command that wrote it",
+        )
+    several = f"of {len(records)} results the first is read"
+    return replace(found, notes=(*found.notes, several)) if len(records) > 1 else found
+
+
+def read_record(record: object) -> ReportedWorkload:
+    """The workload of one result. :raises UsageError: it is of no known client, or damaged."""
+    known = record if isinstance(record, Mapping) else {}
     for reader in _READERS:
-        if record.keys() >= reader.KEYS:
+        if known.keys() >= reader.KEYS:
             try:
-                found: ReportedWorkload = reader.read(record)
+                found: ReportedWorkload = reader.read(known)
             except WRONG_SHAPE as error:
                 reason = shown(f"{type(error).__name__}: {error}")
                 raise UsageError(f"the result cannot be read ({reason})") from None
-            several = f"of {len(records)} results the first is read"
-            return replace(found, notes=(*found.notes, several)) if len(records) > 1 else found
-    for keys, name in _WITHOUT_WORKLOAD:
-        if keys <= record.keys():
-            raise UsageError(
-                f"a result of {name} says neither model nor load",
-                next_step="give the command that wrote it",
-            )
+            return found
+    for name, keys in _OFFLINE.items():
+        if known.keys() >= keys:
+            missing = tuple(part for part in WORKLOAD_PARTS if part != "task")
+            return ReportedWorkload({"task": name}, missing, offline=name)
     raise UsageError(
         "the JSON is no result of a client that is known",
         next_step="perfbisect cells import reads specifications of nightlies",

@@ -12,11 +12,18 @@ from perfbisect.cells.reports.results.base import (
     load_fields,
 )
 
-KEYS = frozenset({"aiperf_version", "input_config"})
+KEYS = frozenset({"input_config"})
 
 
 def read(record: Record) -> ReportedWorkload:
     config = record["input_config"]
+    if "models" not in config:
+        # The older form has the command's options.
+        load, asked = config.get("loadgen") or {}, config.get("endpoint") or {}
+        options = {"concurrency": "concurrency", "rate": "request_rate", "requests": "request_count"}
+        phases = [{name: load[option] for name, option in options.items() if load.get(option)}]
+        models = {"items": [{"name": name} for name in asked["model_names"]]}
+        config = {**config, "models": models, "phases": phases}
     names = [one["name"] for one in config["models"]["items"]]
     tokenizer = (config.get("tokenizer") or {}).get("name")
     # The name that the server answers to is often no hub's; the tokenizer's is.

@@ -19,7 +19,10 @@ KEYS = frozenset({"metadata", "benchmarks"})
 
 
 def read(record: Record) -> ReportedWorkload:
-    args, run = record.get("args") or {}, record["benchmarks"][0]
+    # Newer reports have the options as config.
+    config = record.get("config") or {}
+    newer = {"model": (config.get("backend") or {}).get("model"), "data": config.get("data")}
+    args, run = record.get("args") or newer, record["benchmarks"][0]
     strategy = (run.get("config") or {}).get("strategy") or {}
     totals = (run.get("metrics") or {}).get("request_totals") or {}
     fields: dict[str, object] = {

@@ -63,7 +63,7 @@ def read(record: Record) -> ReportedResult[object]:
     phases = config.get("phases") or [config.get("loadgen") or {}]
     has_count = any(phase.get("requests") or phase.get("request_count") for phase in phases)
     return ReportedResult(
-        workload=workload_of(reports.read(_as_phases(record)), has_count=has_count),
+        workload=workload_of(reports.read(record), has_count=has_count),
         began=str(record.get("start_time") or ""),
         ended=str(record.get("end_time") or ""),
         values=values,
@@ -76,21 +76,3 @@ def _milliseconds(metric: Record, key: str, name: str) -> float:
     if unit not in _MILLISECONDS:
         raise ClientError(f"{name} is in {unit!r}, which is no unit of time")
     return check_number(metric[key], f"{name}.{key}") * _MILLISECONDS[unit]
-
-
-def _as_phases(record: Record) -> Record:
-    """The newer form of a record: the older has the command's options, ``endpoint`` and ``loadgen``."""
-    config = record["input_config"]
-    if "models" in config:
-        return record
-    endpoint, load = config.get("endpoint") or {}, config.get("loadgen") or {}
-    phase = {"concurrency": load.get("concurrency"), "rate": load.get("request_rate")}
-    newer = {
-        "models": {"items": [{"name": name} for name in endpoint["model_names"]]},
-        "endpoint": endpoint,
-        "tokenizer": config.get("tokenizer"),
-        "phases": [
-            {name: value for name, value in {**phase, "requests": load.get("request_count")}.items() if value}
-        ],
-    }
-    return {**record, "input_config": newer}

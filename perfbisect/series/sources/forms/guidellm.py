@@ -54,14 +54,7 @@ def read(record: Record) -> ReportedResult[object]:
     completed, failed = totals["successful"], totals.get("errored") or 0
     values |= {"completed": completed, "failed": failed, "num_prompts": completed + failed}
     values["duration"] = run["duration"]
-    # Newer reports have the options as config.
-    config = record.get("config") or {}
-    backend = config.get("backend") or {}
-    named = {
-        **record,
-        "args": record.get("args") or {"model": backend.get("model"), "data": config.get("data")},
-    }
-    workload = workload_of(reports.read(named), has_count=False)
+    workload = workload_of(reports.read(record), has_count=False)
     if (run.get("config") or {}).get("strategy", {}).get("type_") == "synchronous":
         workload = replace(workload, concurrency=1)
     return ReportedResult(
