@@ -49,6 +49,7 @@ FaultCode = Literal[
     "build_failed",
     "server_hung",
     "no_output",
+    "wrong_answer",
     "server_option_unknown",
     "engine_import_failed",
     "model_unsupported",

@@ -458,6 +458,7 @@ MEANING = {
     "headline": "the judged metric: tpot, ttft:p99, output_throughput, ...",
     "guards": "metrics that must not get worse",
     "reference": "an image to generate again: image (a file) or pixels of it, prompt, input, body",
+    "expected_answer": "of text: prompt, asked once a launch, and text, which its answer has to have",
     "client": "the load generator: its name, or name, args and env",
     "gpus": "devices to reserve; 0 for none",
     "ready_timeout": "seconds that a start may take",

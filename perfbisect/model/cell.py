@@ -254,6 +254,13 @@ class Reference(_Frozen):
         return pinned(self.image, self.content) if self.image else f"{len(self.pixels)} pixels"
 
 
+class ExpectedAnswer(_Frozen):
+    """What a launch's server is asked before it is measured, greedily, and a text that its answer has."""
+
+    prompt: str = Field(min_length=1)
+    text: str = Field(min_length=1)
+
+
 class ClientSpec(_Frozen):
     """The load generator with its options and environment variables."""
 
@@ -282,6 +289,7 @@ NOT_WORKLOAD = frozenset(
     {
         *("name", "description", "headline", "guards", "ready_timeout", "known_baselines"),
         *("percentile_metrics", "metric_percentiles"),  # reports about the same requests
+        "expected_answer",  # asked before them
         *("variants", "variant", "before_variant"),  # part of the change
         "revision",  # enters with the model, tokenizer and data set that it pins
     }
@@ -344,6 +352,7 @@ class Cell(_Frozen):
     headline: str = "tpot"
     guards: Words = ()
     reference: Reference | None = None
+    expected_answer: ExpectedAnswer | None = None
     client: ClientSpec = ClientSpec()
     gpus: Whole = Field(default=0, ge=0)
     ready_timeout: float = Field(default=900.0, gt=0)

@@ -29,6 +29,8 @@ _ASK_LIMIT = 10.0
 
 _SHORTEST_ASK = 1.0
 
+_LONGEST_ANSWER = 400
+
 _METRICS_LIMIT = 3.0
 """Timeout of ``/metrics``, which is read between runs and may be missing."""
 
@@ -100,7 +102,15 @@ class Server:
         assert request is not None
         # An engine whose attention kernel lacks the model's head size lists its model, answers /health, and
         # dies at the first request: only a completion shows it.
-        self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
+        answer = self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
+        text = str(_value_at(answer.json(), request.answer_at.split(".")) or "") if request.expected else ""
+        if request.expected not in text:
+            # Below the first line, which is the signature: nonsense is another text in each launch.
+            raise ServerError(
+                f"the answer has no {request.expected!r}\nit is: {logs.excerpt(text, _LONGEST_ANSWER)!r}",
+                where=self.owned.log,
+                code="wrong_answer",
+            )
         # Clients stream: a whole answer does not prove that streams work.
         if "stream" in request.body and not request.content_type:
             streamed = replace(request, body={**request.body, "stream": True})

@@ -19,6 +19,7 @@ from perfbisect.jobs.documents import (
     metric_document,
 )
 from perfbisect.jobs.plans import plan_cell
+from perfbisect.model.cell import ExpectedAnswer
 from perfbisect.report.template import render_report
 from perfbisect.report.terminal import section_lines
 
@@ -52,6 +53,7 @@ class FailurePlan(RangePlan):
             positions=position_documents(self),
             skips=skip_documents(self),
             runs_per_launch=1,
+            expected_answer=cell.expected_answer,
             budget_minutes=self.budget,
             launches=launches,
             minutes=minutes,
@@ -69,6 +71,7 @@ class FailurePlanDocument(RangeDocument, DryRunDocument, LongDocument):
 
     shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
     schema_: Literal["perfbisect.failure-plan/1"] = Field(default="perfbisect.failure-plan/1", alias="schema")
+    expected_answer: ExpectedAnswer | None = None
     positions: tuple[PositionDocument, ...]
     launches: int
     minutes: float

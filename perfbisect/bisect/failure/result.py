@@ -30,6 +30,7 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import plan_cell, read_verdict, require_plan
 from perfbisect.jobs.replay import Launch, ended_launches, launches, minutes_saved
+from perfbisect.model.cell import ExpectedAnswer
 from perfbisect.model.change import Change
 from perfbisect.model.trace import TraceLine
 from perfbisect.report.document import Report
@@ -65,12 +66,16 @@ def search_of(plan: FailurePlan, records: Sequence[Launch]) -> FailureSearch:
 
 
 class FailureFinding(Document):
-    """A failure, and the launches that failed so; ``frames``: the outermost first, none without traceback."""
+    """A failure, and the launches that failed so; ``frames``: the outermost first, none without traceback.
+
+    ``answer``: of the last of them, where it is not the expected one.
+    """
 
     signature: str
     code: str
     reason: str
     error: str
+    answer: str = ""
     frames: tuple[TraceLine, ...]
     changes: tuple[Change, ...]
     launches: tuple[int, ...]
@@ -87,6 +92,7 @@ class FailureFinding(Document):
             code=failure.code or "",
             reason=failure.reason,
             error=failure.trace.error if failure.trace else "",
+            answer=failure.reason.partition("\n")[2] if failure.code == "wrong_answer" else "",
             frames=failure.trace.frames if failure.trace else (),
             changes=tuple(plan.positions[index].change for index in positions),
             launches=tuple(launch.number for launch in failed),
@@ -103,6 +109,7 @@ class FailureResult(RangeSearchResult):
     shown: ClassVar[Mapping[str, int]] = {"launches": -4, "skips": 10}
     schema_: Literal["perfbisect.failure/1"] = Field(default="perfbisect.failure/1", alias="schema")
     outcome: FailureVerdict | Literal["unfinished"]
+    expected_answer: ExpectedAnswer | None = None
     failure: FailureFinding | None
     others: tuple[FailureFinding, ...]
     contradicted: tuple[Change, ...]
@@ -150,6 +157,7 @@ def read_failure(job: Job, events: Sequence[JournalEvent]) -> FailureResult:
         "reproduce": commands_document(plan_cell(plan), plan.setting, shown, example),
         "culprit": named,
         "culprits": tuple(positions[index] for index in culprits),
+        "expected_answer": plan_cell(plan).expected_answer,
         "parent": plan.positions[outcome.low].change if outcome and culprits else None,
         "failure": failure,
         "others": tuple(x for x in findings if x is not failure),

@@ -57,6 +57,10 @@ class ProbeRequest:
     """Prefix of the content type of a binary response: ``audio/``."""
     at_least: int = 0
     """Minimum bytes of a binary response."""
+    answer_at: str = ""
+    """As ``must_contain``: where the text of the answer is."""
+    expected: str = ""
+    """What that text has to have; empty: the answer is not read."""
     form: bool = False
     """Send the body as a multipart form, in which bytes are files."""
 
@@ -132,6 +136,10 @@ class Family(ABC):
                 "in the cell, or belong to the attempt",
                 field="serve_args",
             )
+        first = self.first_request(cell, endpoint.model_name) if self.serves else None
+        if cell.expected_answer is not None and not (first and first.expected):
+            message = f"cell {cell.name}: expected_answer: the answers of family {self.name} are not read"
+            raise UsageError(message, field="expected_answer")
         address: dict[str, object] = {
             "host": endpoint.host,
             "port": endpoint.port,
@@ -151,7 +159,7 @@ class Family(ABC):
                 *option_tokens(merge_options(self.defaults(cell), cell.serve_args), negatable=True),
             ),
             env=env,
-            first_request=self.first_request(cell, endpoint.model_name) if self.serves else None,
+            first_request=first,
             reset_requests=self.reset_requests(env),
             files=self.files(cell),
             image_check=self.image_check(cell, endpoint.model_name),

@@ -95,3 +95,33 @@ def test_the_first_request_is_a_real_completion() -> None:
 def test_what_it_cannot_serve_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         server(**fields)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "place"),
+    [
+        ("/v1/completions", {"prompt": "1, 2,"}, "choices.0.text"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "1, 2,"}]},
+            "choices.0.message.content",
+        ),
+    ],
+)
+def test_what_is_asked_is_asked_greedily_at_the_cells_endpoint(
+    endpoint: str, body: dict[str, object], place: str
+) -> None:
+    backend = "openai-chat" if "chat" in endpoint else "openai"
+    asked = server(endpoint=endpoint, backend=backend, expected_answer={"prompt": "1, 2,", "text": "3"})
+    first = asked.first_request
+    assert first is not None
+    assert (first.path, first.answer_at, first.expected) == (endpoint, place, "3")
+    assert {**body, "temperature": 0}.items() <= first.body.items()
+    assert cell(expected_answer={"prompt": "1", "text": "3"}).digest == cell().digest
+
+
+def test_families_without_text_expect_no_answer() -> None:
+    fields = {"family": "pooling", "backend": "openai-embeddings", "endpoint": "/v1/embeddings"}
+    pooling = make_cell(fields, expected_answer={"prompt": "1", "text": "3"})
+    with pytest.raises(UsageError, match="the answers of family pooling are not read"):
+        FAMILIES["pooling"].server(pooling, ENDPOINT)

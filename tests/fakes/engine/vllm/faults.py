@@ -12,7 +12,7 @@ FAULT = ""
 SERVER = """
 import_error exit0 exit1 never_ready slow_ready wrong_model die_at_first error_body error_stream die_in_bench
 orphans ignore_term nothing_completed some_failed short_outputs stall stall_in_bench mute_in_bench no_reset
-no_metrics half_metrics tell_secrets print_secrets daemon late_daemon
+no_metrics half_metrics silent nonsense tell_secrets print_secrets daemon late_daemon
 """
 CLIENT = """
 client_exit1 nothing_completed nan missing_keys zero_template some_failed short_outputs hang garbage_json

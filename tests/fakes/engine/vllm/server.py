@@ -229,7 +229,10 @@ class Handler(BaseHTTPRequestHandler):
         if faults.wanted("error_body"):
             self._send(200, failure("EngineCore died"))
             return
+        while faults.wanted("silent"):
+            time.sleep(1.0)
         words = list(self.engine.tokens(prompt, count))
+        words = ["!"] * len(words) if faults.wanted("nonsense") else words
         self._send(200, self._envelope(prompt, "".join(words), len(words), "length"))
 
     def _streamed(self, prompt, count, usage, number):
