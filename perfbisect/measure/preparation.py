@@ -43,7 +43,7 @@ for argument in sys.argv[1:]:
 
 
 _DIGEST = """
-import hashlib, importlib.util, json, pathlib, platform, sys
+import hashlib, importlib.util, json, os, pathlib, platform, sys
 package, *sources = sys.argv[1:]
 spec = importlib.util.find_spec(package)
 if spec is None or not spec.submodule_search_locations:
@@ -51,11 +51,12 @@ if spec is None or not spec.submodule_search_locations:
 root = pathlib.Path(next(iter(spec.submodule_search_locations)))
 digest, count = hashlib.sha256(), 0
 for source in sources:
-    path = root / source
+    # A package may be a link: what stands beside it is beside the link.
+    path = pathlib.Path(os.path.normpath(root / source))
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
     for file in files:
         content = file.read_bytes()
-        digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\\n".encode() + content)
+        digest.update(f"{os.path.relpath(file, root)} {len(content)}\\n".encode() + content)
         count += 1
 found = {"sha256": digest.hexdigest(), "files": count, "root": str(root), "python": platform.python_version()}
 print(json.dumps(found))
