@@ -24,6 +24,7 @@ setup(
     package_dir=there,
     package_data={
         "": ["templates/*", "vendor/*"],
+        "perfbisect": ["py.typed"],
         "perfbisect.setup": ["*.template"],
         "perfbisect.series.suspects": ["*.yaml"],
     }

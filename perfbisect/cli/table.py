@@ -51,7 +51,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     ("track close", "", "An alert is fixed or accepted.", "cli.alerts:close"),
     ("track reopen", "", "An alert is not settled after all.", "cli.alerts:reopen"),
     ("track rebaseline", "", "New baselines: old, 7-day mean, new, n, status.", "cli.track:rebaseline"),
-    ("track export", "", "The series as CSV, or for github-action-benchmark.", "cli.track:export"),
+    ("track export", "", "The series as CSV, JSON or Parquet, or for an action.", "cli.track:export"),
     ("track publish", "", "Our own launches in the kanban's file format.", "cli.track:publish"),
     ("init", SET_UP, "Write perfbisect.yaml for a checkout.", "cli.setup:init"),
     ("doctor", SET_UP, "Check this machine.", "cli.setup:doctor"),

@@ -184,7 +184,9 @@ def ingest(
 def export(
     workspace: InState,
     *,
-    format: Annotated[Literal["csv", "github-action-benchmark"], Option("Form of the file.")] = "csv",
+    format: Annotated[
+        Literal["csv", "json", "parquet", "github-action-benchmark"], Option("Form of the file.")
+    ] = "csv",
     out: Annotated[
         Path | None,
         Option(
@@ -201,28 +203,32 @@ def export(
 ) -> CommandResult | int:
     """The series of each CELL, or of all, for others to read.
 
-    csv has a row for each metric of each point. github-action-benchmark has the newest night, as two files:
+    csv, json and parquet have a row for each metric of each point; parquet needs the extra `parquet`, and
+    memory for all rows. github-action-benchmark has the newest night, as two files:
     of -o bench.json, bench-smaller.json for its tool customSmallerIsBetter and bench-bigger.json for
     customBiggerIsBetter.
 
     \b
     Examples:
       perfbisect track export > series.csv
+      perfbisect track export --format parquet -o series.parquet
       perfbisect track export --format github-action-benchmark -o bench.json
     """
     from perfbisect.commands.output import print_text, report_result
     from perfbisect.errors import UsageError
-    from perfbisect.series.export import csv_parts, export_files, series_for_export
+    from perfbisect.series.export import csv_parts, export_files, json_parts, series_for_export
     from perfbisect.series.report import series_report
     from perfbisect.series.store import SeriesStore
 
-    if out is None and (as_json or format != "csv"):
-        what = "--json tells of files" if as_json else f"{format} is two files"
+    if out is None and (as_json or format not in ("csv", "json")):
+        files = "a binary file" if format == "parquet" else "two files"
+        what = "--json tells of files" if as_json else f"{format} is {files}"
         raise UsageError(f"{what}, and none is named", next_step="add -o FILE")
     with SeriesStore.of(workspace.state) as store:
         series = series_for_export(store, cells, metric=metric, since=since)
         if out is None:
-            for part in csv_parts(series, metric):
+            parts = json_parts if format == "json" else csv_parts
+            for part in parts(series, metric):
                 print_text(part, nl=False)
             return 0
         document = export_files(series, format, out, metric=metric)

@@ -1,4 +1,4 @@
-"""``track export``: the points of series as CSV, or as JSON of github-action-benchmark."""
+"""The points of series as a table (CSV, JSON, Parquet, DataFrame), and for github-action-benchmark."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -21,7 +23,10 @@ from perfbisect.series.points import Point
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
 
-Form = Literal["csv", "github-action-benchmark"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Form = Literal["csv", "json", "parquet", "github-action-benchmark"]
 
 MachineSeries = Iterable[tuple[str, Sequence[Point]]]
 """The points of each cell and kind of machine, with the name that tells them apart; read once."""
@@ -33,6 +38,8 @@ _LONGEST = 1000
 """Characters of a cell of text."""
 
 _NEWEST = timedelta(hours=24)
+
+_NUMBERS = ("value", "completed", "input_tokens", "output_tokens")
 
 
 class TrackExportDocument(Document):
@@ -85,9 +92,18 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
             cells.add(own[0].cell)
             yield name, own
 
-    files = {"csv": path}
+    files: dict[str, Path] = {form: path}
     if form == "csv":
         write_atomic(path, csv_parts(count(), metric))
+    elif form == "json":
+        write_atomic(path, json_parts(count(), metric))
+    elif form == "parquet":
+        if find_spec("pyarrow") is None:
+            raise UsageError(
+                "--format parquet needs pyarrow, which is not installed",
+                next_step="pip install 'perfbisect[parquet]'",
+            )
+        write_atomic(path, series_frame(count(), metric).to_parquet(engine="pyarrow", index=False))
     else:
         entries = benchmark_entries(count(), metric)
         files = {kind: path.with_name(f"{path.stem}-{kind}{path.suffix or '.json'}") for kind in entries}
@@ -102,9 +118,35 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
     )
 
 
+def export_rows(series: str, points: Iterable[Point], metric: str = "") -> Iterator[dict[str, Any]]:
+    """The rows of a series, one for each metric of each point; ``metric``: that alone. None: not known."""
+    wanted = parse_metric(metric) if metric else None
+    for point in points:
+        build, workload = point.build, point.workload
+        shared = {
+            **{column: point.covariates.get(column) for column in COLUMNS},
+            "night": point.night,
+            "began": point.began,
+            "cell": point.cell,
+            "series": series,
+            "model": workload.model,
+            "build": build.name,
+            "pipeline": build.pipeline,
+            "branch": build.branch,
+            "commit": build.commit,
+            "launch": point.start,
+            "digest": workload.digest,
+            "url": build.url,
+        }
+        known = {column: None if item == "" else item for column, item in shared.items()}
+        for ref, value in point.metrics():
+            if wanted in (None, ref):
+                unit, better = ref.metric.unit, ref.metric.direction
+                yield {**known, "metric": str(ref), "value": value, "unit": unit, "better": better}
+
+
 def csv_parts(series: MachineSeries, metric: str = "") -> Iterator[str]:
-    """The text of the table, series by series: a row for each metric of each point; ``metric``: that one
-    alone.
+    """The text of the table, series by series.
 
     Text that a spreadsheet would take for a formula begins with an apostrophe; it is always of one line.
     """
@@ -112,33 +154,47 @@ def csv_parts(series: MachineSeries, metric: str = "") -> Iterator[str]:
     table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     table.writeheader()
     start = out.tell()
-    for _, points in series:
-        for point in points:
-            build, workload = point.build, point.workload
-            shared = {
-                **{column: point.covariates.get(column) for column in COLUMNS},
-                "night": point.night,
-                "began": point.began,
-                "cell": point.cell,
-                "model": workload.model,
-                "build": build.name,
-                "pipeline": build.pipeline,
-                "branch": build.branch,
-                "commit": build.commit,
-                "launch": point.start,
-                "digest": workload.digest,
-                "url": build.url,
-            }
-            for ref, value in _values(point, metric):
-                unit, better = ref.metric.unit, ref.metric.direction
-                row = {**shared, "metric": str(ref), "value": value, "unit": unit, "better": better}
-                table.writerow({column: _cell_text(item) for column, item in row.items()})
+    for name, points in series:
+        for row in export_rows(name, points, metric):
+            table.writerow({column: _cell_text(item) for column, item in row.items()})
         if out.tell() > start:
             yield out.getvalue()
             out.seek(start := 0)
             out.truncate()
     if start:
         yield out.getvalue()
+
+
+def json_parts(series: MachineSeries, metric: str = "") -> Iterator[str]:
+    """The table as a JSON list, a row a line, series by series; null: not known, or no finite number."""
+    before = "["
+    for name, points in series:
+        for row in export_rows(name, points, metric):
+            finite = {c: None if isinstance(x, float) and not isfinite(x) else x for c, x in row.items()}
+            yield f"{before}\n{json_text(json.dumps(finite, ensure_ascii=False, allow_nan=False))}"
+            before = ","
+    yield "\n]\n" if before == "," else "[]\n"
+
+
+def series_frame(series: MachineSeries, metric: str = "") -> DataFrame:
+    """The table in memory, one row for each metric of each point, with :data:`COLUMNS`.
+
+    ``night`` and ``began`` (UTC) are dates and times, ``value`` and counts are float64; all else is text.
+    What is not known is missing.
+    """
+    # Imported here: pandas takes half a second to load, and no other command needs it.
+    import pandas as pd
+
+    rows = (row for name, points in series for row in export_rows(name, points, metric))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    for column in COLUMNS:
+        if column in ("night", "began"):
+            frame[column] = pd.to_datetime(frame[column], format="ISO8601", utc=column == "began")
+        elif column in _NUMBERS:
+            frame[column] = pd.to_numeric(frame[column], errors="coerce").astype("float64")
+        else:
+            frame[column] = frame[column].astype("string")
+    return frame
 
 
 def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list[dict[str, Any]]]:
@@ -149,6 +205,7 @@ def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list
     out. Without ``metric`` medians and single numbers, none of the guards: a percentile of one night moves by
     more than its threshold by itself.
     """
+    wanted = parse_metric(metric) if metric else None
     nights = list[tuple[datetime, list[tuple[str, dict[str, Any]]]]]()
     for name, points in series:
         last, entries = max(points, key=lambda point: point.order), list[tuple[str, dict[str, Any]]]()
@@ -156,8 +213,9 @@ def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list
         launches = [p for p in points if p.night == last.night and p.build.commit == last.build.commit]
         values: dict[MetricRef, list[float]] = {}
         for point in launches:
-            for ref, value in _values(point, metric):
-                values.setdefault(ref, []).append(value)
+            for ref, value in point.metrics():
+                if wanted in (None, ref):
+                    values.setdefault(ref, []).append(value)
         for ref, of_launches in values.items():
             # A percentile of one night moves by more than the action's threshold by itself.
             if metric or (ref.statistic in ("", "median") and not ref.metric.guard):
@@ -188,17 +246,22 @@ def _entry(series: str, ref: MetricRef, values: Sequence[float], last: Point) ->
     }
 
 
-def _values(point: Point, metric: str) -> Iterator[tuple[MetricRef, float]]:
-    wanted = parse_metric(metric) if metric else None
-    return ((ref, value) for ref, value in point.metrics() if wanted in (None, ref))
-
-
 COLUMNS = (
-    *("night", "began", "cell", "model", "metric", "value", "unit", "better", "build", "pipeline", "branch"),
-    *("commit", "engine", "hardware", "host", "launch", "completed", "input_tokens", "output_tokens"),
+    *("night", "began", "cell", "series", "model", "metric", "value", "unit", "better", "build", "pipeline"),
+    *(
+        "branch",
+        "commit",
+        "engine",
+        "hardware",
+        "host",
+        "launch",
+        "completed",
+        "input_tokens",
+        "output_tokens",
+    ),
     *("digest", "url"),
 )
-"""Of the CSV."""
+"""Of the table; ``series``: the cell, with the machine where several measure it."""
 
 
 def _cell_text(value: object) -> object:

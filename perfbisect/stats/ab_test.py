@@ -19,7 +19,7 @@ import numpy as np
 
 from perfbisect.stats.robust import quantiles
 from perfbisect.stats.sequential import SHAPE, RepeatedInterval, stopping_boundaries, tail_mass
-from perfbisect.stats.two_sample import LaunchNoise, Scale, difference_posterior
+from perfbisect.stats.two_sample import LaunchNoise, Scale, differ, difference_posterior
 
 Side = Literal["a", "b"]
 Word = Literal["regression", "improvement", "same", "inconclusive"]
@@ -152,12 +152,49 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
         word = "improvement"
     is_open = word == "inconclusive"
     needed = _needed(block, low, middle, high, scale.room(test.min_effect)) if is_open else 0
-    a, b = map(scale.value, side_levels(levels[~is_b].tolist(), levels[is_b].tolist(), middle))
-    # Shares are not negative: shift both levels up if one is.
-    lift = max(0.0, -min(a, b)) if test.absolute else 0.0
+    a, b = _values_of_sides(test, levels[~is_b].tolist(), levels[is_b].tolist(), middle)
     settled = not is_open or block >= test.blocks
     effect = scale.effect(middle)
-    return AbVerdict(ends[0], ends[1], len(launches), settled, word, effect, needed, a + lift, b + lift)
+    return AbVerdict(ends[0], ends[1], len(launches), settled, word, effect, needed, a, b)
+
+
+def judge_samples(test: AbTest, a: Sequence[float], b: Sequence[float]) -> AbVerdict:
+    """The verdict on two samples of launches, one value a launch, in any order: judged once.
+
+    The words are those of :func:`judge_blocks`. The interval has a coverage of 1 - ``test.missed``; equal
+    sides are called different with a probability of at most :data:`DIFFERENT`. Drift of the machine is no
+    noise of launches: those of both sides must alternate.
+
+    Raises:
+        ValueError: a side has fewer than two values, or a value is not positive and finite.
+    """
+    if min(len(a), len(b)) < 2:
+        raise ValueError(f"two values a side are needed, not {len(a)} and {len(b)}")
+    scale = test.scale
+    left, right = ([scale.level((value,)) for value in side] for side in (a, b))
+    levels, is_b = np.array([[*left, *right]]), np.array([[False] * len(a) + [True] * len(b)])
+    tails = (test.missed / 2, 0.5, 1 - test.missed / 2)
+    low, middle, high = quantiles(*difference_posterior(levels, is_b), tails)
+    ends = sorted((scale.effect(low), scale.effect(high)))
+    word: Word = "inconclusive"
+    if max(-ends[0], ends[1]) < test.min_effect:
+        word = "same"
+    elif differ((left, right), scale.room(test.min_effect), DIFFERENT):
+        word = "regression" if middle > 0 else "improvement"
+    values, launches = _values_of_sides(test, left, right, middle), len(a) + len(b)
+    return AbVerdict(
+        ends[0], ends[1], launches, word != "inconclusive", word, scale.effect(middle), 0, *values
+    )
+
+
+def _values_of_sides(
+    test: AbTest, a: Sequence[float], b: Sequence[float], difference: float
+) -> tuple[float, float]:
+    """The levels of both sides as values of the metric."""
+    left, right = map(test.scale.value, side_levels(a, b, difference))
+    # Shares are not negative: shift both levels up if one is.
+    lift = max(0.0, -min(left, right)) if test.absolute else 0.0
+    return left + lift, right + lift
 
 
 def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,15 +63,19 @@ def redact_file(path: Path) -> None:
             replace_file(path, redacted)
 
 
-def replace_file(path: Path, text: str | Iterable[str]) -> None:
-    """Write text, or its parts as they come, to a temporary file, fsync, rename and fsync the folder.
+Content = str | bytes | Iterable[str]
+"""What is written to a file: text, or its parts as they come, as UTF-8; or bytes."""
+
+
+def replace_file(path: Path, content: Content) -> None:
+    """Write to a temporary file, fsync, rename and fsync the folder.
 
     :raises OSError: the write failed.
     """
     staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with staging.open("w", encoding="utf-8", newline="") as file:
-            file.writelines([text] if isinstance(text, str) else text)
+        with staging.open("wb") as file:
+            file.writelines(_encoded(content))
             # Before the rename: else a crash of the machine may leave the new name with no content.
             file.flush()
             os.fsync(file.fileno())
@@ -88,8 +92,13 @@ def replace_file(path: Path, text: str | Iterable[str]) -> None:
         os.close(folder)
 
 
+def _encoded(content: Content) -> Iterator[bytes]:
+    parts = [content] if isinstance(content, str | bytes) else content
+    return (part if isinstance(part, bytes) else part.encode("utf-8") for part in parts)
+
+
 def write_atomic(
-    path: Path, text: str | Iterable[str], *, what: str = "the file", next_step: str = _NEXT_STEP
+    path: Path, content: Content, *, what: str = "the file", next_step: str = _NEXT_STEP
 ) -> None:
     """Write a file atomically and create its folders; devices and pipes are written in place.
 
@@ -99,13 +108,13 @@ def write_atomic(
     try:
         # A rename would replace /dev/stdout or a named pipe by a file.
         if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open("w", encoding="utf-8", newline="") as file:
-                file.writelines([text] if isinstance(text, str) else text)
+            with path.open("wb") as file:
+                file.writelines(_encoded(content))
             return
         # A link stays a link: a rename onto it would replace it.
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target, text)
+        replace_file(target, content)
     except OSError as error:
         reason = f"cannot write {what}: {error.strerror or error}"
         raise MachineError(reason, where=path, next_step=next_step) from error

@@ -100,7 +100,7 @@ def test_whatever_goes_wrong_is_told_and_has_its_code(
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from perfbisect.cli.app import run; run(['-h']); "
-        "print([m for m in ('numpy', 'scipy', 'requests', 'pydantic') if m in sys.modules])"
+        "print([m for m in ('numpy', 'pandas', 'scipy', 'requests', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -113,7 +113,7 @@ def test_what_only_looks_at_jobs_and_cells_imports_nothing_to_compute_or_to_ask_
         "import sys; from perfbisect.cli.app import run\n"
         "for typed in ('stop x', 'cells list', 'env list', 'status'):\n"
         "    run([*typed.split(), '--json'])\n"
-        "    heavy = {'scipy', 'requests'} | {'numpy' if typed != 'status' else ''}\n"
+        "    heavy = {'pandas', 'scipy', 'requests'} | {'numpy' if typed != 'status' else ''}\n"
         "    assert not heavy & sys.modules.keys(), (typed, heavy & sys.modules.keys())"
     )
     own = os.environ | {"PERFBISECT_STATE": str(tmp_path), "PERFBISECT_CACHE": str(tmp_path)}

@@ -9,16 +9,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas.testing import assert_frame_equal
 
 from perfbisect.common.text import line
 from perfbisect.errors import UsageError
 from perfbisect.series import store as store_module
-from perfbisect.series.export import COLUMNS, benchmark_entries, csv_parts, export_files, series_for_export
+from perfbisect.series.export import (
+    COLUMNS,
+    Form,
+    benchmark_entries,
+    csv_parts,
+    export_files,
+    json_parts,
+    series_for_export,
+    series_frame,
+)
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.store import SeriesStore
 
@@ -68,6 +79,36 @@ def test_a_row_for_each_metric_of_each_point() -> None:
     ] == ["ttft:p99"]
     assert rows(text_of()) == []
     assert rows(text_of(point(unheard_of=3.0))) == []
+
+
+def test_every_form_has_the_same_rows(tmp_path: Path) -> None:
+    points = by_cell(point(ttft__median=80.5, failed=0.0), point(13, cell='a "b"\n', ttft__median=81.0))
+    for form in get_args(Form)[:3]:
+        told = export_files(iter(points), form, tmp_path / form)
+        assert (told.files, told.points) == ({form: str(tmp_path / form)}, 2)
+    frame = series_frame(points)
+    assert_frame_equal(pd.read_parquet(tmp_path / "parquet"), frame, check_dtype=False)
+    listed = json.loads((tmp_path / "json").read_text())
+    assert [list(row) for row in listed] == [list(COLUMNS)] * 3
+    assert frame["value"].to_list() == [row["value"] for row in listed] == [0.0, 80.5, 81.0]
+    assert frame["series"].to_list() == [row["series"] for row in listed]
+    assert frame["branch"].isna().all() and {row["branch"] for row in listed} == {None}
+    assert str(frame["night"].max()) == "2026-04-13 00:00:00"
+    assert [row["cell"] for row in rows((tmp_path / "csv").read_text())] == ["omni", "omni", line('a "b"\n')]
+
+
+def test_a_json_list_is_one_where_there_is_no_row_and_no_number() -> None:
+    assert json.loads("".join(json_parts([]))) == []
+    (row,) = json.loads("".join(json_parts(by_cell(point(ttft__median=float("inf"))))))
+    assert row["value"] is None
+
+
+def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfbisect.series.export.find_spec", lambda _: None)
+    with pytest.raises(UsageError) as caught:
+        export_files(by_cell(point(ttft__median=1.0)), "parquet", tmp_path / "series.parquet")
+    assert caught.value.next == "pip install 'perfbisect[parquet]'"
+    assert list(tmp_path.iterdir()) == []
 
 
 @given(st.text(alphabet=st.sampled_from("=+-@ \t\r\n,;'\"ab|0"), min_size=1))

@@ -21,6 +21,7 @@ from perfbisect.stats.ab_test import (
     Side,
     forecast_blocks,
     judge_blocks,
+    judge_samples,
     next_side,
     side_of_launch,
 )
@@ -252,3 +253,36 @@ def test_a_known_noise_alone_tells_no_difference(blocks: list[list[float]], sd: 
         tail = tail_mass(AbTest().blocks, len(blocks), BOTH, EARLY) / 2
         low, high = quantiles(*difference_posterior(np.array(blocks), is_b), (tail, 1 - tail))
         assert low > 0 or high < 0
+
+
+def samples(
+    seed: int, effect: float, noise: float, a: int = 6, b: int = 6
+) -> tuple[list[float], list[float]]:
+    launch = bench(seed, effect, noise)
+    return [launch("a") for _ in range(a)], [launch("b") for _ in range(b)]
+
+
+def test_two_samples_keep_the_promise_of_equal_sides_and_see_a_clear_step() -> None:
+    for count, noise in ((3, 0.01), (6, 0.03), (6, 0.003)):
+        called = [judge_samples(AbTest(), *samples(seed, 0.0, noise, count)).word for seed in range(250)]
+        assert sum(word in ("regression", "improvement") for word in called) <= 4, (count, noise)
+    clear = [judge_samples(AbTest(), *samples(seed, 0.1, 0.01)) for seed in range(40)]
+    assert sum(verdict.word == "regression" for verdict in clear) >= 36
+    assert sum(verdict.low <= 0.1 <= verdict.high for verdict in clear) >= 34, "95 % of the intervals"
+    assert {verdict.word for verdict in clear} <= {"regression", "inconclusive"}
+    # More of one side than of the other.
+    assert judge_samples(AbTest(), *samples(1, 0.1, 0.01, 3, 9)).word == "regression"
+
+
+@given(st.integers(0, 30), st.floats(0.01, 100.0))
+@settings(max_examples=10)
+def test_two_samples_have_no_order_no_unit_and_no_first_side(seed: int, unit: float) -> None:
+    a, b = samples(seed, 0.06, 0.01)
+    verdict = judge_samples(AbTest(), a, b)
+    assert judge_samples(AbTest(), a[::-1], sorted(b)).effect == pytest.approx(verdict.effect, abs=1e-9)
+    scaled = judge_samples(AbTest(), [unit * x for x in a], [unit * x for x in b])
+    assert scaled.effect == pytest.approx(verdict.effect, abs=1e-6)
+    assert scaled.b == pytest.approx(unit * verdict.b, rel=1e-6)
+    mirrored = judge_samples(AbTest(sign=-1), b, a)
+    assert (1 + mirrored.effect) * (1 + verdict.effect) == pytest.approx(1.0, abs=1e-6)
+    assert mirrored.word == verdict.word, "a throughput that falls is as bad as a time that rises"
