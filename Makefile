@@ -94,7 +94,7 @@ demo-fleet: $(STAMP) fleet-tools
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: the tests start perfbisect over a hundred times, and pytest
 # rewrites every test file in each worker.
 test coverage test-processes: export PYTHONDONTWRITEBYTECODE =
-PYTEST = $(PY) -m compileall -q perfbisect tests/fakes && $(PY) -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = $(PY) -m compileall -q perfbisect pretend tests/fakes && $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(STAMP)
 	$(PYTEST) -m "$(SHORT)" $(ARGS)

@@ -10,6 +10,7 @@ from setuptools import find_packages, setup
 BESIDE = {
     "perfbisect._cells": "cells",
     "perfbisect._dashboards": "dashboards",
+    "perfbisect._pretend": "pretend",
     "perfbisect._skill": ".claude/skills/perf-bisect",
 }
 ROOT = Path(__file__).resolve().parent
@@ -32,7 +33,7 @@ setup(
         name: sorted(
             path.relative_to(ROOT / folder).as_posix()
             for path in (ROOT / folder).rglob("*")
-            if path.is_file() and not path.name.startswith(".")
+            if path.is_file() and not path.name.startswith(".") and "__pycache__" not in path.parts
         )
         for name, folder in there.items()
     },

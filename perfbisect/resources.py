@@ -9,7 +9,12 @@ from typing import Literal
 from perfbisect.errors import PerfbisectError
 
 _PACKAGE = Path(__file__).resolve().parent
-_INSTALLED = {"cells": "_cells", "dashboards": "_dashboards", ".claude/skills/perf-bisect": "_skill"}
+_INSTALLED = {
+    "cells": "_cells",
+    "dashboards": "_dashboards",
+    "pretend": "_pretend",
+    ".claude/skills/perf-bisect": "_skill",
+}
 """Folder of the checkout -> its name inside the installed package (see setup.py)."""
 
 
@@ -26,7 +31,7 @@ def sources_digest() -> str:
     return digest.hexdigest()
 
 
-def shipped_folder(name: Literal["cells", "dashboards", ".claude/skills/perf-bisect"]) -> Path:
+def shipped_folder(name: Literal["cells", "dashboards", "pretend", ".claude/skills/perf-bisect"]) -> Path:
     """A folder of shipped files, by its path in the checkout. :raises PerfbisectError: it is missing."""
     places = (_PACKAGE / _INSTALLED[name], _PACKAGE.parent / name)
     for place in places:

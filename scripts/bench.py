@@ -205,7 +205,7 @@ _DURING = {"build": "ours", "launch": "start", "ready": "runs", "stop": "ours"}
 def share(count: int, real: str | None) -> Cost:
     """The share of one core that perfbisect takes of an attempt, beside what it waits for."""
     spec = f"existing:{real},trust=yes" if real else f"existing:{sys.executable},path={ENGINE},trust=yes"
-    name = "text_cpu_llama100m" if real else str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml")
+    name = "text_cpu_llama100m" if real else str(ROOT / "pretend" / "cells" / "pretend.yaml")
     with tempfile.TemporaryDirectory() as folder:
         builder = make_builder(spec, repository=None, cache=Path(folder) / "cache")
         cell = load_cell(name)
@@ -238,7 +238,7 @@ def agent(count: int) -> Cost:
     seen half the longest pause late.
     """
     spec = f"existing:{sys.executable},path={ENGINE},trust=yes"
-    cell = load_cell(str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"))
+    cell = load_cell(str(ROOT / "pretend" / "cells" / "pretend.yaml"))
     with tempfile.TemporaryDirectory() as folder:
         home, cache = Path(folder), Path(folder) / "cache"
         builder = make_builder(spec, repository=None, cache=cache)
@@ -322,7 +322,7 @@ def bisected(folder: Path, positions: int) -> tuple[Job, BisectPlan]:
         Change(f"{i:040x}", "commit", f"Change {i}", stamp(BEGAN + timedelta(hours=i)))
         for i in range(positions)
     )
-    cell = load_cell(str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"))
+    cell = load_cell(str(ROOT / "pretend" / "cells" / "pretend.yaml"))
     world, watch = World(changes, slow=positions * 2 // 3, factor=1.2), Watch()
     plan = make_plan(
         BisectPlan, cell=cell, history=History(changes),

@@ -40,7 +40,7 @@ COMMITS = 24
 DAY = "2026-11-15"
 """Dependencies are of this day, so that the demonstration of tomorrow is the one of today."""
 
-PRETEND_CELL = ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"
+PRETEND_CELL = ROOT / "pretend" / "cells" / "pretend.yaml"
 
 NAMED = 3
 """Exit code of a bisection that names a culprit."""

@@ -87,7 +87,7 @@ def make(folder: Path, seed: int) -> World:
     world = history(folder)
     shutil.copytree(ENGINE / "vllm", folder / "client" / "vllm", ignore=shutil.ignore_patterns("__pycache__"))
     cells = folder / "cells"
-    shutil.copytree(Path(__file__).parents[1] / "tests" / "fakes" / "cells" / "models", cells / "models")
+    shutil.copytree(Path(__file__).parents[1] / "pretend" / "cells" / "models", cells / "models")
     (folder / "launches").mkdir()
     for name, own in CELLS.items():
         fields: dict[str, object] = {

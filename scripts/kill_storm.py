@@ -34,7 +34,7 @@ from perfbisect.system import shim
 from perfbisect.system.processes import TOKEN_VARIABLE, Process, table
 from tests.fakes.history import CALM, MEASURED_WITH, make_history
 
-CELL = Path(__file__).parent.parent / "tests" / "fakes" / "cells" / "pretend.yaml"
+CELL = Path(__file__).parent.parent / "pretend" / "cells" / "pretend.yaml"
 FAULTS = "daemon,late_daemon,print_secrets"
 TOKEN = "token-of-the-kill-storm"
 FOUND = 3

@@ -19,7 +19,12 @@ from tests.fakes import checkouts
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-BESIDE = {"cells": "_cells", "dashboards": "_dashboards", ".claude/skills/perf-bisect": "_skill"}
+BESIDE = {
+    "cells": "_cells",
+    "dashboards": "_dashboards",
+    "pretend": "_pretend",
+    ".claude/skills/perf-bisect": "_skill",
+}
 """A folder of the checkout -> its name in the installed package."""
 
 FIT = {"doctor": (0, 5), "cells": (0, 4)}
@@ -91,6 +96,8 @@ def test_they_hold_what_is_shipped_and_nothing_of_the_tests(sdist: Path, wheel: 
         "_cells/machines/cuda.yaml",
         "_cells/models/llama_100m/tokenizer.json",
         "_dashboards/index.html.jinja",
+        "_pretend/cells/pretend.yaml",
+        "_pretend/engine/vllm/entrypoints/cli/main.py",
         "_skill/SKILL.md",
         "series/suspects/suspects.yaml",
         "report/templates/page.html.jinja",

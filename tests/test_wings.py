@@ -32,7 +32,7 @@ CORE = (
 @pytest.mark.processes
 @pytest.mark.parametrize("wing", WINGS)
 def test_the_core_passes_its_tests_without_a_wing(tmp_path: Path, wing: str) -> None:
-    for folder in ("perfbisect", "tests", "scripts", "cells"):
+    for folder in ("perfbisect", "tests", "scripts", "cells", "pretend"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name in (wing, *OTHERS.get(wing, ())):

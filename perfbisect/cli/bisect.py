@@ -1,8 +1,8 @@
-"""``perfbisect bisect``."""
+"""``perfbisect bisect``, and ``perfbisect demo``: a bisection to look at, on a pretend server."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +11,7 @@ import click
 
 from perfbisect.commands.options import BudgetOptions, MeasureOptions, MinEffect
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.request import Option, prints
+from perfbisect.commands.request import Argument, AsJson, Option, prints
 from perfbisect.commands.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -218,3 +218,87 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             "workers": len(setup.placed.slots) or self.workers,
             "branch": branch,
         }
+
+
+@prints("perfbisect.bisect.result:BisectResult")
+def demo(
+    *,
+    folder: Annotated[Path, Argument("[DIR]")] = Path("perfbisect-demo"),
+    open_report: Annotated[bool, Option("Open the report in the browser.", ("--open",))] = False,
+    as_json: AsJson = False,
+) -> CommandResult:
+    """Find the slow one of 25 commits in half a minute: no GPU, no engine, nothing to set up.
+
+    Writes a repository into DIR, by default perfbisect-demo, and bisects it. Its server pretends to be vLLM:
+    it has the processes and the HTTP of vLLM and sleeps in place of computing, so the numbers say nothing
+    about this machine. All that is written is in DIR.
+
+    \b
+    Example:
+      perfbisect demo --open
+
+    Exit code: 0 the slow commit is named, 4 it is not.
+    """
+    import os
+    import webbrowser
+
+    from perfbisect.bisect.job import BISECT
+    from perfbisect.commands.output import print_progress
+    from perfbisect.commands.session import job_result, measure
+    from perfbisect.commands.settings import resolve
+    from perfbisect.commands.workspace import open_workspace
+    from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, Interrupted
+    from perfbisect.jobs.requests import RequestRecord
+    from perfbisect.machine.interference import VARIABLE
+    from perfbisect.setup.demo import COMMITS, write_demo
+
+    here = folder.expanduser().absolute()
+    planted = write_demo(here)
+    # Sleeping is not slowed by other work, which would discard runs that are this short.
+    os.environ.setdefault(VARIABLE, "off")
+    ends = {"good": ("first",), "bad": ("main",)}
+    record = RequestRecord("bisect", {"cell": ("pretend",)}, ends)
+    for text in (
+        f"{here}: {COMMITS} commits, one of which takes 1.6 times as long for each token",
+        "a pretend server stands in for vLLM: its numbers say nothing about this machine",
+        f"the same by hand: cd {folder} && {VARIABLE}=off {record.line}",
+        "",
+    ):
+        print_progress(text)
+    workspace = open_workspace(repo=here, state=here / "state")
+    request = resolve(
+        BisectRequest,
+        {
+            "cell": str(here / "cells" / "pretend.yaml"),
+            "good": "first",
+            "bad": "main",
+            "repo": here,
+            "as_json": as_json,
+            "record": record,
+        },
+        workspace.settings,
+    )
+    # Without the plan: before the first launch it expects an engine that takes minutes to start.
+    planned, job = replace(request.plan(workspace), lines=()), workspace.new_job()
+    try:
+        found = measure(workspace, job, BISECT, planned, request)
+    except Interrupted as error:
+        # The job is in the repository's own state folder, which commands find there alone.
+        again = f"cd {folder} && {error.next_step}"
+        raise Interrupted(error.message, where=error.where, next_step=again) from None
+    is_named = found.culprit is not None and found.culprit.id == planted
+    result = job_result(BISECT, found)
+    lines = [
+        "",
+        f"The slow commit was {'' if is_named else 'not '}named: {planted[:12]}. "
+        "The numbers are those of a pretend server.",
+        "On your machine: perfbisect init --repo PATH, where PATH is a checkout of vLLM or vLLM-Omni",
+    ]
+    if open_report and not webbrowser.open(job.page.as_uri()):
+        lines.append(f"no browser was found: open {job.page.as_uri()}")
+    return replace(
+        result,
+        lines=[*result.lines, *lines],
+        closing=[*result.closing, *lines],
+        exit_code=EXIT_OK if is_named else EXIT_INCONCLUSIVE,
+    )

@@ -285,17 +285,13 @@ def lint_cells(
         f"{name}: {finding.level}: {finding.field}: {line(finding.message, _LONGEST_MESSAGE)}"
         for name, finding in findings
     ]
-    lines += _warning_lines(warnings)
+    lines += [f"warning: {line(text, _LONGEST_MESSAGE)}" for text in warnings]
     if pinned:
         lines.append(f"data set, backend and options of the client are not checked: it is {line(pinned)}")
     lines += [f"{counted(count, 'cell')} skipped: {reason}" for reason, count in skipped.items()]
     lines.append(f"{counted(len(checked), 'cell')} checked against {checkout.engine} at {commit.short}")
     has_errors = any(finding.level == "error" for _, finding in findings) or not checked
     return CommandResult(document, lines, EXIT_USAGE if has_errors else EXIT_OK)
-
-
-def _warning_lines(warnings: Sequence[str]) -> list[str]:
-    return [f"warning: {line(text, _LONGEST_MESSAGE)}" for text in warnings]
 
 
 class ImportedFileDocument(Document):

@@ -17,7 +17,7 @@ from tests.fakes import checkouts
 from tests.fakes.gitwriter import HistoryWriter, run_git
 from tests.machine import fake_smi
 
-CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
+CELL = str(Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml")
 
 
 @pytest.fixture(autouse=True)

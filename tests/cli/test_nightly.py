@@ -24,7 +24,7 @@ from tests.command_line import type_command
 from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 
-CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
+CELL = Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml"
 
 START = "from perfbisect.cli import main; main()"
 

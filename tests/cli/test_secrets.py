@@ -34,7 +34,7 @@ extra_body: {{headers: {{Authorization: "Bearer ${{MY_API_KEY}}"}}}}
 client: {{name: vllm_bench, env: {{OPENAI_API_KEY: "${{MY_API_KEY}}"}}}}
 ready_timeout: 30
 """
-MODEL = Path(__file__).parents[1] / "fakes" / "cells" / "models" / "pretend"
+MODEL = Path(__file__).parents[2] / "pretend" / "cells" / "models" / "pretend"
 
 
 @pytest.fixture(scope="module")

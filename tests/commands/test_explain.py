@@ -13,7 +13,7 @@ from perfbisect.serving.server import Server
 from tests.command_line import isolate, type_command, type_json
 from tests.fakes.history import CALM, MEASURED_WITH, PretendHistory, make_history
 
-CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
+CELL = str(Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml")
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from tests.fixtures.jobs import SETTING, MakePlan, Start
 from tests.jobs.world import World, history
 from tests.measure.test_profiling import py_spy
 
-CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
+CELL = str(Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml")
 
 
 def test_a_bisection_has_its_culprit_and_the_change_before_it(start: Start) -> None:

@@ -28,6 +28,7 @@ WAYS: dict[str, str] = {
     "check": DRY,
     "dashboard build": TYPED,
     "dashboard open": "opens a browser",
+    "demo": "measures: tests/cli/test_demo.py types it",
     "doctor": TYPED,
     "explain": "of a job: tests/commands/test_explain.py has some",
     "env build": "installs a release: tests/environments build",
@@ -71,7 +72,7 @@ ELSEWHERE: dict[str, str] = {
     "--releases": "asks the registry, but for --versions: test_tutorial.py gives them",
     "--detach": "leaves a process: tests/commands/test_detach.py ends it",
     ".buildkite/": "files of vLLM: tests/cells/importers/test_vllm_ci.py has their form",
-    "pretend": "the cell of scripts/pretend.py: test_tutorial.py types it",
+    "pretend": "the cell of the demo: test_tutorial.py types it",
     "CLAIM.yaml": "a file of the user's: verify is tried with the shipped claims",
     "weights.yaml": "a file that track suspects writes",
 }

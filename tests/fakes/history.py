@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfbisect.resources import shipped_folder
 from tests.fakes.gitwriter import HistoryWriter
 
-ENGINE = Path(__file__).parent / "engine"
+ENGINE = shipped_folder("pretend") / "engine"
 """Put this on PYTHONPATH, and ``vllm`` is the pretend engine."""
 
 ENVIRONMENT = f"overlay:{sys.executable},base=any"

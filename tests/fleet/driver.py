@@ -36,7 +36,7 @@ from perfbisect.system.clock import now
 from perfbisect.system.processes import stop_leftovers
 from tests.fleet.sites import SITES
 
-CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
+CELL = Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml"
 
 ONE = ("a" * 40,)
 PAIR = ("a" * 40, "b" * 40)

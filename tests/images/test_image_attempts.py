@@ -24,7 +24,7 @@ from tests.measure.pretend import attempt as make_attempt
 
 pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
 
-CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
+CELL = Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml"
 
 
 def attempt(folder: Path, server: Environment, client: Environment, watch: Watch | None = None) -> Attempt:

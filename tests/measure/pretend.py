@@ -20,7 +20,7 @@ from perfbisect.model.change import Change
 from perfbisect.system import ports, processes
 from tests.jobs.world import StubBuilder
 
-ENGINE = Path(__file__).parents[1] / "fakes" / "engine"
+ENGINE = Path(__file__).parents[2] / "pretend" / "engine"
 CHANGE = Change("c0ffee" + "0" * 34)
 LIMITS = PhaseLimits(build=30.0, ready=30.0, first_request=20.0, bench=30.0, stop=2.0)
 

@@ -378,7 +378,7 @@ def test_a_start_that_cells_share_stays_one(tmp_path: Path) -> None:
 def test_the_real_thing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A job of the pretend engine: published and read back by the commands of the documents."""
     history = make_history(tmp_path / "repo", commits=2, slow=None)
-    workload = Path(__file__).parents[1] / "fakes" / "cells" / "pretend.yaml"
+    workload = Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml"
     state = str(tmp_path / "state")
     asked = [
         *("run", str(workload), "--repo", str(history.path), "--at", history.bad, "--launches", "2"),

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from perfbisect.resources import cells_folder
-from tests.fakes.gitwriter import AUTHOR, run_git
+from perfbisect.setup.demo import AUTHOR
+from tests.fakes.gitwriter import run_git
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.fakes.omni.history import PACKAGE, make_omni_history
 from tests.history_repo import history_repository
@@ -17,7 +18,7 @@ from tests.series.made_series import noise
 from tests.shared import data
 
 CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
-FAKES = Path(__file__).parent.parent / "fakes"
+CELLS = Path(__file__).parents[2] / "pretend" / "cells"
 
 MACHINE = """\
 name: two
@@ -35,8 +36,8 @@ def text(folder: Path) -> Mapping[str, str]:
     """A history of the pretend vLLM with a slow commit, and the user's own cell of it."""
     history = make_history(folder / "vllm", commits=6, slow=4, factor=2.0, docs=(2,), pace=CALM)
     _ours(history)
-    shutil.copytree(FAKES / "cells" / "models", folder / "cells" / "models")
-    cell = (FAKES / "cells" / "pretend.yaml").read_text()
+    shutil.copytree(CELLS / "models", folder / "cells" / "models")
+    cell = (CELLS / "pretend.yaml").read_text()
     (folder / "cells" / "chat_short.yaml").write_text(cell)
     (folder / "cells" / "chat_long.yaml").write_text(cell.replace("output_len: 8", "output_len: 32"))
     return _names(history) | {"MODEL": str(folder / "cells" / "models" / "pretend")}
