@@ -45,6 +45,9 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     or fails in another way is passed over. A failure of the machine is never taken for the change's. With
     --ask and --expect-answer a launch whose greedy answer has not this text fails, too.
 
+    Without --good, GOOD is the last commit before BAD that a check, a comparison or a night of CELL calls
+    good; without --bad, BAD is HEAD. A terminal offers the cells where none is named.
+
     \b
     Examples:
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.32.0 --bad main \\
@@ -59,8 +62,10 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     Exit code: 3 a change is named, 0 not reproduced, 4 narrowed, too small, gradual or out of budget.
     """
 
-    good: Annotated[str, Option("A change that is fast.", metavar="REV")]
-    bad: Annotated[str, Option("A later change that is slow.", metavar="REV")]
+    good: Annotated[
+        str, Option("A change that is fast.", metavar="REV", default="the last that is known to be")
+    ] = ""
+    bad: Annotated[str, Option("A later change that is slow.", metavar="REV", default="HEAD")] = ""
     find: Annotated[
         Literal["step", "failure"],
         Option("What to find: a step of the metric, or since when the engine fails."),
@@ -90,6 +95,8 @@ class BisectRequest(MeasureOptions, BudgetOptions):
     workers: Annotated[
         int, Option("Concurrent launches, each on its own devices and cores.", type=click.IntRange(1))
     ] = 1
+    assumed: tuple[str, ...] = ()
+    """What was taken where nothing was typed, in words."""
 
     def run(self, workspace: Workspace) -> CommandResult:
         from perfbisect.bisect.failure.job import FAILURE
@@ -103,13 +110,51 @@ class BisectRequest(MeasureOptions, BudgetOptions):
                 "--ask PROMPT, --expect-answer TEXT and --find failure go together",
                 next_step='--find failure --ask "The capital of France is" --expect-answer Paris',
             )
-        if self.find == "failure":
-            failure = self.plan_failure(workspace)
+        asked = self.completed(workspace)
+        if asked.find == "failure":
+            failure = asked.plan_failure(workspace)
             require_first_launch(failure.plan)
-            return run_planned(workspace, FAILURE, failure, self, dry_run=self.dry_run)
-        planned = self.plan(workspace)
+            return run_planned(workspace, FAILURE, failure, asked, dry_run=asked.dry_run)
+        planned = asked.plan(workspace)
         require_first_launch(planned.plan)
-        return run_planned(workspace, BISECT, planned, self, dry_run=self.dry_run)
+        return run_planned(workspace, BISECT, planned, asked, dry_run=asked.dry_run)
+
+    def completed(self, workspace: Workspace) -> BisectRequest:
+        """With a cell and both ends, which are in its record, too.
+
+        Raises:
+            UsageError: no cell is named and there is no terminal, or no good commit is known.
+        """
+        if self.cell and self.good and self.bad:
+            return self
+        from perfbisect.commands import setups
+        from perfbisect.commands.bisect_defaults import choose_cell, find_last_good
+        from perfbisect.commands.output import print_progress
+        from perfbisect.errors import UsageError
+
+        asked = self
+        if not asked.cell:
+            cell = choose_cell(workspace)
+            record = replace(asked.record, arguments={"cell": (cell,)})
+            asked = replace(asked, cell=cell, record=record)
+            print_progress(f"next time: {record.line}")
+        lacking = [f"--{name}" for name in ("good", "bad") if not getattr(asked, name)]
+        if lacking and (asked.releases or asked.direction == "improvement"):
+            option = "--releases" if asked.releases else "--direction improvement"
+            raise UsageError(
+                f"missing with {option}: {', '.join(lacking)}",
+                next_step="perfbisect bisect -h has an example",
+            )
+        bad, good, assumed = asked.bad or "HEAD", asked.good, asked.assumed
+        if not good:
+            resolved = setups.resolve_cell(workspace, asked, asked.variant)
+            (metric, *_) = setups.resolve_metrics(resolved, asked.metrics)
+            change, why = find_last_good(workspace, resolved, metric, bad)
+            good, assumed = change.id, (*assumed, why)
+        # A later repetition begins with the same commit, whatever is known by then.
+        options = {**asked.record.options, "good": (good,), "bad": (bad,)}
+        record = replace(asked.record, options=options)
+        return replace(asked, good=good, bad=bad, assumed=assumed, record=record)
 
     def plan_failure(self, workspace: Workspace) -> PlannedJob[FailurePlan, FailurePlanDocument]:
         """The search for a failure, with nothing started."""
@@ -212,7 +257,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             "metric": setup.metric,
             "setting": setup.setting,
             "costs": setup.earlier.costs,
-            "notes": (*unlisted, *setup.notes),
+            "notes": (*self.assumed, *unlisted, *setup.notes),
             "deploy": workspace.repository.tree_id if workspace.repository else None,
             "budget": self.budget,
             "workers": len(setup.placed.slots) or self.workers,

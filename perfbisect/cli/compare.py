@@ -106,7 +106,7 @@ class CompareRequest(MeasureOptions, BlockOptions):
         from perfbisect.commands import setups
         from perfbisect.commands.changes import resolve_sides
         from perfbisect.commands.session import PlannedJob
-        from perfbisect.experiments.dry_run import compare_plan_document, plan_commands, plan_lines
+        from perfbisect.experiments.dry_run import compare_plan_document, plan_lines
         from perfbisect.experiments.setup import build_compare_plan
         from perfbisect.model.cell import apply_variant
 
@@ -136,7 +136,7 @@ class CompareRequest(MeasureOptions, BlockOptions):
         )
         shown = compare_plan_document(plan, setup)
         return PlannedJob(
-            plan, setup.builder, setup.placed.slots, shown, plan_lines(shown), plan_commands(shown)
+            plan, setup.builder, setup.placed.slots, shown, plan_lines(shown), shown.command_texts
         )
 
     def measure(self, workspace: Workspace, heading: str = "") -> CommandResult:

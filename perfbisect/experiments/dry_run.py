@@ -68,6 +68,14 @@ class ComparePlanDocument(LaunchPlanDocument):
     others: tuple[ComparePlanDocument, ...] = ()
     all_minutes: tuple[float, float] | None = None
 
+    @property
+    def command_texts(self) -> list[str]:
+        """The exact commands of both sides, once where they are the same."""
+        a, b = self.commands
+        if (a.serve, a.bench) == (b.serve, b.bench):
+            return command_lines(a)
+        return command_lines(a, " of a") + command_lines(b, " of b")
+
 
 class ChangePlanDocument(LaunchPlanDocument):
     """What will be measured of one change: ``run --dry-run``, ``check --dry-run``.
@@ -193,11 +201,3 @@ def plan_lines(plan: LaunchPlanDocument) -> list[str]:
     name = "compare" if isinstance(plan, ComparePlanDocument) else "change"
     report = render_report(f"experiments/templates/{name}.plan.jinja", values)
     return [text for section in report.sections for text in section_lines(section)]
-
-
-def plan_commands(plan: ComparePlanDocument) -> list[str]:
-    """The exact commands of both sides, once where they are the same."""
-    a, b = plan.commands
-    if (a.serve, a.bench) == (b.serve, b.bench):
-        return command_lines(a)
-    return command_lines(a, " of a") + command_lines(b, " of b")

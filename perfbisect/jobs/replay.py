@@ -161,20 +161,17 @@ class Launch:
         """The launch with its values of a metric."""
         if self.attempt is None or metric is None:
             return self
+        try:
+            values = self.attempt.values(metric)
+        except KeyError:  # of the runs that report it
+            name = key(metric)
+            values = tuple(run.values[name] for run in self.attempt.runs if name in run.values)
         return replace(
             self,
             value=reported_value(self.attempt, metric),
-            values=reported_values(self.attempt, metric),
+            values=values,
             spread=spread(self.attempt, metric),
         )
-
-
-def reported_values(attempt: Attempt, metric: MetricRef) -> tuple[float, ...]:
-    """The metric of the runs that report it, or the one value of the launch."""
-    try:
-        return attempt.values(metric)
-    except KeyError:
-        return tuple(run.values[key(metric)] for run in attempt.runs if key(metric) in run.values)
 
 
 def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:

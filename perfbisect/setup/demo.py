@@ -26,13 +26,13 @@ FIRST_SECOND = 1_735_689_600
 COMMITS = 25
 _PACE, _USAGE = "vllm/pace.py", "docs/usage.md"
 _EDITS = {
-    5: ("[Doc] Say more about usage", _USAGE),
-    16: ("[Core] Batch the bookkeeping of a step", _PACE),
+    5: ("[Doc] Describe usage", _USAGE),
+    16: ("[Core] Batch bookkeeping", _PACE),
 }
 """Position, from 0 -> subject and file of a commit that is not code, and of the slow one."""
 
 _HARMLESS = (
-    ("[Core] Explain the process tree", "vllm/processes.py"),
+    ("[Core] Explain processes", "vllm/processes.py"),
     ("[Misc] Explain the noise", "vllm/noise.py"),
     ("[KVCache] Explain the blocks", "vllm/prefix_cache.py"),
     ("[Metrics] Explain the counters", "vllm/counters.py"),

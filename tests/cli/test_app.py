@@ -188,8 +188,8 @@ def test_the_versions_of_what_is_written_are_a_document(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("typed", "lacking"),
     [
-        ("bisect", ["--good REV", "--bad REV", "CELL (unless"]),
-        ("bisect text_latency_c1 --good v1", ["--bad REV"]),
+        ("compare", ["--b CHANGE", "CELL (unless"]),
+        ("compare text_latency_c1 --a v1", ["--b CHANGE"]),
         ("run --json", ["--at CHANGE", "CELL (unless"]),
         ("cells import", ["SPEC...", "--output PATH"]),
         ("cells diff a", ["B"]),

@@ -28,7 +28,7 @@ def test_the_demo_names_the_slow_commit_and_opens_its_report(
     # The folder is a repository like any other: its own jobs, settings and cell.
     monkeypatch.chdir(tmp_path / "perfbisect-demo")
     (job,) = type_json("status")["jobs"]
-    assert (job["command"], job["cell"]) == ("bisect", "pretend")
+    assert (job["verb"], job["cell"]) == ("bisect", "pretend")
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,8 @@ def test_what_is_found_in_a_text() -> None:
     ("words", "fenced", "why"),
     [
         ("bisect c --good a --bad b", True, ""),
-        ("bisect c --good a", True, "Missing option '--bad'"),
-        ("bisect c --good a", False, ""),
+        ("compare c --a a", True, "Missing option '--b'"),
+        ("compare c --a a", False, ""),
         ("bisect c --god a --bad b", False, "No such option"),
         ("bisect c --good a --bad b --workers two", True, "Invalid value"),
         ("bisct", False, "there is no verb bisct"),

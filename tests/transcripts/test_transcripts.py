@@ -18,7 +18,7 @@ from tests.nightlies import make_nightlies
 from tests.transcripts.runner import FOLDER, agrees, at, matches, parse, play, says_what_comes_next
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
-LONG = ("bisection", "check", "compare", "nightly", "swaps", "track")
+LONG = ("bisection", "check", "compare", "known_good", "nightly", "swaps", "track")
 
 
 @pytest.mark.parametrize(
