@@ -6,8 +6,10 @@ import json
 import math
 import os
 import shutil
+import struct
 import subprocess
 import sys
+import wave
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 LLAMA = ROOT / "cells" / "models" / "llama_100m"
 DUMMY = {"load-format": "dummy", "enforce-eager": True, "max-model-len": 512}
 CPU = {"env": {"VLLM_CPU_KVCACHE_SPACE": 1}, "gpus": 0, "ready_timeout": 600}
-# The vocabulary is what `bench latency` draws token ids from at least.
+# `bench latency` draws token ids up to 10000; this model's vocabulary ends before.
 OFFLINE = {
     **CPU, "family": "offline", "model": str(LLAMA),
     "serve_args": {**DUMMY, "hf-overrides": {"vocab_size": 16384}},
@@ -92,8 +94,19 @@ def check_values(attempt: Attempt, runs: int, *metrics: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "metrics"),
+    ("fields", "metrics", "runs"),
     [
+        (
+            {
+                "task": "latency",
+                "num_prompts": 1,
+                "dataset_args": {"input-len": 32, "output-len": 8},
+                "client": {"name": "offline_bench", "args": {"num-iters": 4, "num-iters-warmup": 1}},
+                "headline": "e2el",
+            },
+            ("e2el:median", "e2el:mean", "e2el_per_token", "output_tokens"),
+            2,
+        ),
         (
             {
                 "task": "throughput",
@@ -103,6 +116,7 @@ def check_values(attempt: Attempt, runs: int, *metrics: str) -> None:
                 "headline": "request_throughput",
             },
             ("request_throughput", "total_token_throughput"),
+            1,
         ),
         (
             {
@@ -115,15 +129,16 @@ def check_values(attempt: Attempt, runs: int, *metrics: str) -> None:
                 "headline": "ready_time",
             },
             ("ready_time", "ready_time_cold"),
+            1,
         ),
     ],
-    ids=["throughput", "startup"],
+    ids=["latency", "throughput", "startup"],
 )
 def test_benchmarks_without_a_server(
-    launch: Launch, fields: dict[str, Any], metrics: tuple[str, ...]
+    launch: Launch, fields: dict[str, Any], metrics: tuple[str, ...], runs: int
 ) -> None:
-    attempt = launch({**OFFLINE, **fields})
-    check_values(attempt, 1, *metrics)
+    attempt = launch({**OFFLINE, **fields}, "--runs", str(runs))
+    check_values(attempt, runs, *metrics)
     assert set(attempt.seconds) == {"build", "bench", "stop"}
     assert attempt.provenance.facts["engine_log"]
 
@@ -158,6 +173,91 @@ def test_pooling(launch: Launch, tmp_path: Path, fields: dict[str, Any]) -> None
     attempt = launch({**POOLING, **fields, "model": str(model), "serve_args": served, "headline": "e2el"})
     check_values(attempt, len(attempt.runs), "e2el:median", "request_throughput", "input_tokens")
     assert {run.facts["completed"] for run in attempt.runs} == {10 if is_rerank else 40}
+
+
+WHISPER = {
+    "architectures": ["WhisperForConditionalGeneration"],
+    "model_type": "whisper",
+    "is_encoder_decoder": True,
+    "torch_dtype": "float32",
+    "d_model": 128,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "num_hidden_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "num_mel_bins": 80,
+    "encoder_ffn_dim": 256,
+    "decoder_ffn_dim": 256,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "vocab_size": 1040,
+    "decoder_start_token_id": 1025,
+    "bos_token_id": 1024,
+    "eos_token_id": 1024,
+    "pad_token_id": 1024,
+}
+SOUND = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "processor_class": "WhisperProcessor",
+    "feature_size": 80,
+    "sampling_rate": 16000,
+    "hop_length": 160,
+    "chunk_length": 30,
+    "n_fft": 400,
+}
+WORDS = (
+    *("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|translate|>", "<|transcribe|>"),
+    *("<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"),
+)
+"""What Whisper's tokenizer has beside text, from id 1024 on."""
+
+
+def write_whisper(folder: Path) -> None:
+    """A Whisper of two layers without weights."""
+    tokenizer = json.loads((LLAMA / "tokenizer.json").read_text(encoding="utf-8"))
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"] += [
+        {"id": 1024 + i, "content": word, "special": True, **plain} for i, word in enumerate(WORDS)
+    ]
+    end = dict.fromkeys(("eos_token", "bos_token", "unk_token", "pad_token"), WORDS[0])
+    files = {
+        "config.json": WHISPER,
+        "preprocessor_config.json": SOUND,
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": {"tokenizer_class": "WhisperTokenizer", "model_max_length": 448, **end},
+    }
+    for name, document in files.items():
+        (folder / name).write_text(json.dumps(document), encoding="utf-8")
+
+
+def test_transcription(launch: Launch, tmp_path: Path) -> None:
+    model, sound = tmp_path / "whisper", tmp_path / "tone.wav"
+    model.mkdir()
+    write_whisper(model)
+    tone = [round(8000 * math.sin(index / 6)) for index in range(16000)]
+    with wave.open(str(sound), "wb") as file:
+        file.setparams((1, 2, 16000, len(tone), "NONE", ""))
+        file.writeframes(struct.pack(f"<{len(tone)}h", *tone))
+    asked = json.dumps({"prompt": "", "audio": str(sound)})
+    (tmp_path / "asked.jsonl").write_text(f"{asked}\n" * 6, encoding="utf-8")
+    fields = {
+        "family": "transcription",
+        "model": str(model),
+        "serve_args": {**DUMMY, "max-model-len": 448},
+        "backend": "openai-audio",
+        "endpoint": "/v1/audio/transcriptions",
+        "num_prompts": 6,
+        **CPU,
+        "dataset_name": "custom_audio",
+        "dataset_path": str(tmp_path / "asked.jsonl"),
+        "dataset_args": {"custom-output-len": 8},
+        "max_concurrency": 1,
+        "percentile_metrics": ["ttft", "e2el"],
+        "headline": "e2el",
+    }
+    attempt = launch(fields, "--env", f"release:{PACKAGE},with=pandas soundfile av scipy soxr")
+    check_values(attempt, len(attempt.runs), "e2el:median", "rtfx", "output_tokens")
 
 
 @pytest.fixture(scope="session")
