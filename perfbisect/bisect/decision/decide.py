@@ -30,6 +30,9 @@ MIN_POSITIONS = 6
 MIN_LAUNCHES = 14
 """Least positions and launches that show a slope."""
 
+SLOPE_ABOVE = 0.5
+"""Probability of a slope above which the search tells it from a step before anything else."""
+
 SETTLED_BY = 12
 """Launches of a search in which the ends are looked at machine by machine after each."""
 
@@ -125,9 +128,12 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     rivals = Rivals(posterior, compiles_each=state.plan.compiles_each)
     # Few positions or launches cannot tell a slope from a step.
     may_be_slope = len(rivals.plain.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
-    if not context.pending and may_be_slope and rivals.builds.is_slope:
-        return outcome.gradual(state, posterior, rivals)
-    action = search(state, posterior, (0, state.plan.n), context)
+    sloping = None
+    if not context.pending and may_be_slope and rivals.builds.posterior.slope > SLOPE_ABOVE:
+        if rivals.builds.is_slope:
+            return outcome.gradual(state, posterior, rivals)
+        sloping = rivals.builds.posterior
+    action = search(state, posterior, (0, state.plan.n), context, sloping=sloping)
     if not isinstance(action, RangeResult):
         return action
     if action.pairs is not None and action.rivals is not None:

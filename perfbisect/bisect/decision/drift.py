@@ -123,18 +123,22 @@ def fitted(got: DriftFit, y: Array, after: Array, variance: Array) -> tuple[Arra
     return flat, moved - onto @ moved, spread
 
 
-def next_level(
-    got: DriftFit, which: DriftModels, y: Array, after: Array, between: Array
+def next_levels(
+    got: DriftFit, sd: Array, y: Array, after: Array, between: Array
 ) -> tuple[Array, Array, Array]:
-    """The level before the step as the next launch would see it: mean where nothing changed [kind], what a
-    unit step adds [kind, gap], variance [kind]. ``between``: covariance [kind, launch] of the path there."""
-    weigh = (between[:, None, :] @ got.inverse)[:, 0]
+    """The level before the step as the next launch of each place would see it.
+
+    ``sd`` [kind]: of what a place adds to the level; ``between`` [kind, place, launch]: covariance of that
+    with the launches' paths. Mean where nothing changed [kind, place], what a unit step adds [kind, place,
+    gap], variance [kind, place].
+    """
+    weigh = between @ got.inverse
     moved = after[None] - got.per[:, None, :]
     rest = y[None] - got.level[:, None]
-    now = got.level + (weigh * rest).sum(-1)
-    slope = -got.per - (weigh[:, None, :] @ moved)[:, 0]
-    left = np.maximum(which.sd**2 - (weigh * between).sum(-1), 0.0)
-    return now, slope, left + (1 - weigh.sum(-1)) ** 2 / got.top
+    now = got.level[:, None] + (weigh @ rest[..., None])[..., 0]
+    slope = -got.per[:, None, :] - weigh @ moved
+    left = np.maximum(sd[:, None] ** 2 - (weigh * between).sum(-1), 0.0)
+    return now, slope, left + (1 - weigh.sum(-1)) ** 2 / got.top[:, None]
 
 
 MIN_PROBABILITY = 0.5
@@ -149,7 +153,7 @@ _TOGETHER = 0.5
 _MIN_FIRST = 0.2
 """Probability of a drift at the first turn below which the others are not worth their time."""
 
-_SOON = 5.0
+SOON = 5.0
 """Minutes until the next launch begins its runs."""
 
 _FAR = 2.5
@@ -195,9 +199,10 @@ def drifting(without_drift: Posterior) -> Posterior | None:
             few = tuple(part[kept] for part in sizes)
             weight = launch_weights(_select(got, kept), y, after, weight[None], own[kept], few, share[kept])
             which = _select(which, kept)
-    soon = np.array([float(minutes.max()) + _SOON])
-    forecast = next_level(got, which, y, after, kernel(which, soon, minutes)[:, 0])
-    return _combine(without_drift, forecast, sizes, share, which)
+    soon = np.array([float(minutes.max()) + SOON])
+    forecast = next_levels(got, which.sd, y, after, kernel(which, soon, minutes))
+    drift = float(np.sqrt(share.sum(1) @ which.sd**2))
+    return replace(combine(without_drift, forecast, sizes, share, which.tau), drift=drift)
 
 
 def _has_drift(without_drift: Posterior) -> bool:
@@ -255,42 +260,57 @@ def launch_weights(
     return np.asarray(np.einsum("clk,ck->l", each, share) / share.sum())
 
 
-def _combine(
-    without_drift: Posterior,
-    forecast: tuple[Array, Array, Array],
-    sizes: Sizes,
-    share: Array,
-    which: DriftModels,
-) -> Posterior:
-    now, slope, variance = forecast
-    of_kind = share.sum(1)
-    gaps, none = share[:, :-1].sum(0), float(share[:, -1].sum())
-    mix = share[:, :-1] / np.maximum(gaps, 1e-300)[None]
+def moments(
+    forecast: tuple[Array, Array, Array], sizes: Sizes, share: Array, ramp: Array | None = None
+) -> tuple[Array, Array]:
+    """Mean and variance [place, hypothesis] of the levels that a launch of each place would see.
+
+    Hypotheses: before the step in each gap, after it, a slope of which ``ramp`` says how far each place is
+    on it, and no change. ``share`` [kind, hypothesis]: of a step in each gap, of the slope, of no change.
+    """
+    now, moved, variance = forecast
     mean, var = _mean(sizes)
-    low = now[:, None] + slope * mean
+    gaps = share.shape[1] - (1 if ramp is None else 2)
+    column = np.concatenate([np.arange(gaps), np.arange(gaps), np.arange(gaps, share.shape[1] - 1)])
+    onto = np.zeros((now.shape[1], len(column)))
+    onto[:, gaps : 2 * gaps] = 1.0
+    if ramp is not None:
+        onto[:, -1] = ramp
+    moved = moved[..., column] + onto
+    means = now[..., None] + moved * mean[:, None, column]
+    spread = variance[..., None] + moved**2 * var[:, None, column]
+    means = np.concatenate([means, now[..., None]], axis=2)
+    spread = np.concatenate([spread, variance[..., None]], axis=2)
+    of_hypothesis = share[:, [*column, -1]]
+    mix = of_hypothesis / np.maximum(of_hypothesis.sum(0), 1e-300)
+    middle = np.einsum("cwh,ch->wh", means, mix)
+    return middle, np.einsum("cwh,ch->wh", spread + means**2, mix) - middle**2
+
+
+def combine(
+    plain: Posterior, forecast: tuple[Array, Array, Array], sizes: Sizes, share: Array, tau: Array
+) -> Posterior:
+    """The posterior over all kinds; ``forecast``: of one place, ``tau``: noise between launches, by kind."""
+    of_kind = share.sum(1)
+    of_kind = of_kind / of_kind.sum()
+    middle, spread = (part[0] for part in moments(forecast, sizes, share))
     weight, delta = (share[:, :-1, None] * sizes[1]).ravel(), sizes[0].ravel()
     used = weight > 1e-7 * weight.max()
     # Quantiles need ascending sizes; the nodes of different gaps lie among each other.
     order = np.argsort(delta[used])
-    taus, back = np.unique(which.tau, return_inverse=True)
-    flat = _mixed(now, variance, share[:, -1] / max(none, 1e-300))
+    taus, back = np.unique(tau, return_inverse=True)
+    count = share.shape[1] - 1
     return replace(
-        without_drift,
-        gaps=gaps,
-        none=none,
-        tau=float(np.exp(of_kind @ np.log(which.tau))),
+        plain,
+        gaps=share[:, :-1].sum(0),
+        none=float(share[:, -1].sum()),
+        tau=float(np.exp(of_kind @ np.log(tau))),
         noise=WeightedNoise(
-            np.full(len(taus), without_drift.sigma), taus, np.asarray(np.bincount(back, of_kind), float)
+            np.full(len(taus), plain.sigma), taus, np.asarray(np.bincount(back, of_kind), float)
         ),
-        low=_mixed(low, variance[:, None] + slope**2 * var, mix),
-        high=_mixed(low + mean, variance[:, None] + (1 + slope) ** 2 * var, mix),
-        flat=(float(flat[0]), float(flat[1])),
+        low=(middle[:count], spread[:count]),
+        high=(middle[count:-1], spread[count:-1]),
+        flat=(float(middle[-1]), float(spread[-1])),
         step=delta[used][order],
         step_weight=weight[used][order],
-        drift=float(np.sqrt(of_kind @ which.sd**2)),
     )
-
-
-def _mixed(mean: Array, variance: Array, weight: Array) -> tuple[Array, Array]:
-    middle = (weight * mean).sum(0)
-    return middle, (weight * (variance + mean**2)).sum(0) - middle**2

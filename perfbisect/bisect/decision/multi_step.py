@@ -13,7 +13,6 @@ from perfbisect.bisect.decision.endpoints import MAX_ROUNDS, SEARCH_BELOW, shows
 from perfbisect.bisect.decision.model import NextLaunch, Note, Reason, SearchOutcome, Wait
 from perfbisect.bisect.decision.outcome import ConfirmedStep
 from perfbisect.bisect.decision.search import (
-    NAME_ABOVE,
     RangeResult,
     is_named,
     judge_pairs,
@@ -62,12 +61,9 @@ def _confirmed_step(state: SearchState, pairs: Pairs, span: Span, since: int) ->
             continue
         posterior = state.posterior(span, known)
         if posterior is not None:
-            mass = float(posterior.p[pairs.parent + 1 : pairs.culprit + 1].sum())
-            if mass < NAME_ABOVE:
-                continue
             rivals = rivals_of(state, posterior, span, pairs, known)
-            if is_named(state, span, pairs, rivals):
-                probability = min(mass, rivals.probability(pairs.parent, pairs.culprit))
+            if is_named(state, span, pairs, rivals, known):
+                probability = rivals.probability(pairs.parent, pairs.culprit)
                 return ConfirmedStep(pairs, probability, posterior, known)
     return None
 

@@ -83,8 +83,7 @@ def beliefs(state: SearchState, believed: Posterior | None = None) -> Beliefs:
 
 def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
     """The leading set, confirmed by an A/B."""
-    _, _, mass = leading(posterior.p, state.skips)
-    probability = min(mass, rivals.probability(pairs.parent, pairs.culprit))
+    probability = rivals.probability(pairs.parent, pairs.culprit)
     # The effect is that of the A/B alone: the search chose this position by its own launches, which biases
     # them.
     step = ConfirmedStep(pairs, probability, posterior, len(state.data)).named(state.plan.scale)
@@ -99,7 +98,7 @@ def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals
 def deciding_beliefs(state: SearchState) -> Beliefs:
     """The posterior; once an A/B confirmed the step of the leading set, by the explanation that decides."""
     posterior, span = state.whole, (0, state.plan.n)
-    pairs = None if posterior is None else confirmed_suspect(state, posterior, span)
+    pairs = None if posterior is None else confirmed_suspect(state, span)
     if posterior is None or pairs is None:
         return beliefs(state)
     return confirmed_beliefs(state, pairs, rivals_of(state, posterior, span, pairs))
@@ -135,8 +134,8 @@ def narrowed(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Riv
 
 def gradual(state: SearchState, posterior: Posterior, rivals: Rivals) -> SearchOutcome:
     """The change between the ends is a slope: no single change carries it."""
-    outcome = without_culprit(state, posterior, "gradual", believed=rivals.with_offsets)
-    return replace(outcome, probability=min(rivals.builds.slope, MAX_PROBABILITY))
+    outcome = without_culprit(state, posterior, "gradual", believed=rivals.builds.posterior)
+    return replace(outcome, probability=min(rivals.builds.posterior.slope, MAX_PROBABILITY))
 
 
 def _intermittent(rivals: Rivals, pairs: Pairs) -> Iterator[Note]:

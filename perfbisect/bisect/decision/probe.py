@@ -9,9 +9,9 @@ minutes expected.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -110,6 +110,8 @@ def candidates(posterior: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
     out = {i for i in posterior.at if i not in skips}
     first, last, _ = leading(posterior.p, skips)
     out.update(i for i in (first - 1, last) if i not in skips)
+    if posterior.places is not None:
+        out.update(_other_builds(posterior, first, last, skips))
     for k in range(len(posterior.at) - 1):
         low, high = posterior.at[k], posterior.at[k + 1]
         if high - low < 2 or posterior.gaps[k] < 2e-3:
@@ -121,6 +123,13 @@ def candidates(posterior: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
             if found is not None:
                 out.add(found)
     return tuple(sorted(out))
+
+
+def _other_builds(posterior: Posterior, first: int, last: int, skips: frozenset[int]) -> Iterator[int]:
+    """The nearest positions on either side of the leading set that were not measured."""
+    measured = {*posterior.at, *skips}
+    for side in (range(first - 2, posterior.at[0], -1), range(last + 1, posterior.at[-1])):
+        yield from islice((index for index in side if index not in measured), 1)
 
 
 def testable(index: int, built: frozenset[int], skips: frozenset[int], tried: int) -> float:
@@ -144,12 +153,25 @@ def information(posterior: Posterior, where: tuple[int, ...], variance: float) -
     beyond = np.clip(place[:, None], at[None, :-1], at[None, 1:])
     right = ahead[beyond] - ahead[at[:-1]][None]
     left = np.maximum(posterior.gaps[None] - right, 0.0)
-    weight = np.concatenate([left, right, np.full((len(place), 1), posterior.none)], axis=1)
-    mean = np.concatenate([posterior.low[0], posterior.high[0], [posterior.flat[0]]])
-    spread = np.concatenate([posterior.low[1], posterior.high[1], [posterior.flat[1]]]) + variance
+    rest = np.broadcast_to([posterior.slope, posterior.none], (len(place), 2))
+    weight = np.concatenate([left, right, rest], axis=1)
+    mean, spread = posterior.levels_of(place)
+    # Places without offsets of their own share their levels.
+    kinds, of_kind = np.unique(np.concatenate([mean, spread], axis=1), axis=0, return_inverse=True)
+    bits = np.empty(len(place))
+    for kind, levels in enumerate(kinds):
+        here = of_kind.ravel() == kind
+        middle, around = np.split(levels, 2)
+        bits[here] = _bits(weight[here], middle, np.sqrt(around + variance))
+    return np.asarray(np.maximum(bits, 0.0))
+
+
+def _bits(weight: Array, mean: Array, sd: Array) -> Array:
+    """Information [place] of a value whose mixture has these components, with weights [place, component]."""
+    weight = weight / weight.sum(1, keepdims=True)
     # Each hypothesis is a component of the mixture; those without weight would cost the time of the others.
     used = weight.max(0) > 1e-5
-    weight, mean, sd = weight[:, used], mean[used], np.sqrt(spread[used])
+    weight, mean, sd = weight[:, used], mean[used], sd[used]
     weight = weight / weight.sum(1, keepdims=True)
     y, width = _values(mean, sd)
     density = np.exp(-0.5 * ((y[None] - mean[:, None]) / sd[:, None]) ** 2) / sd[:, None]
@@ -157,8 +179,7 @@ def information(posterior: Posterior, where: tuple[int, ...], variance: float) -
     mixed = weight @ density
     tiny = 1e-300
     own = -(density * np.log2(np.maximum(density, tiny)) * width).sum(1)
-    bits = -(mixed * np.log2(np.maximum(mixed, tiny)) * width).sum(1) - weight @ own
-    return np.asarray(np.maximum(bits, 0.0))
+    return np.asarray(-(mixed * np.log2(np.maximum(mixed, tiny)) * width).sum(1) - weight @ own)
 
 
 def _values(mean: Array, sd: Array) -> tuple[Array, Array]:

@@ -19,15 +19,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, gap_masses, step_prior
 from perfbisect.bisect.decision.drift import (
     DRIFT_MINUTES,
+    SOON,
+    DriftFit,
+    Sizes,
+    combine,
     fit,
     hypothesis_shares,
     launch_weights,
+    moments,
+    next_levels,
     step_sizes,
 )
 from perfbisect.bisect.decision.model import BUILD_SD
@@ -62,21 +69,18 @@ SHARP = 4.0
 """Least step, in standard deviations of a launch, of which a few launches may settle an A/B by chance: a
 smaller one takes so many that fast and slow ones show."""
 
-HOLDS = 0.98
-"""Probability of a step among builds with offsets, above which it is named at once ..."""
+HOLDS = 0.97
+"""Probability of a step among builds with offsets, without which it is not named ..."""
 
 HOLDS_AT_LAST = 0.85
-"""... and without which it is not named once every neighbour was measured, where most builds share their
-compiled files, so that little but the step can differ ..."""
-
-HOLDS_AT_AN_END = 0.6
-"""... and one side is an end of the range, so that no other build of it can be had: a note says so."""
+"""... or this one, once the search of other builds has ended, where most builds share their compiled files,
+so that little but the step can differ."""
 
 SHOWN = 3.0
 """Least likelihood ratio of builds with offsets against builds without from which launches show them."""
 
-FIT = 3.0
-"""Standard errors of a position's level that a slope may miss it by."""
+MISFIT = 0.00135
+"""Chance that a position of a slope misses it by more than it may: three standard errors for one position."""
 
 _TURNS = 3
 
@@ -85,14 +89,12 @@ _TURNS = 3
 class Explanations:
     """Probabilities given the launches, where builds have offsets and the change may be a slope.
 
-    ``gaps``: of a step in each gap between measured positions; ``build_sd``: posterior mean, and
+    ``posterior``: of a step, and of the levels that it leaves; ``build_sd``: posterior mean, and
     ``build_ratio`` the likelihood ratio of any offset against none; ``misfit``: largest distance of a
     position's level from the slope, in standard errors. ``build_sds``: of each possible standard deviation.
     """
 
-    gaps: Array
-    none: float
-    slope: float
+    posterior: Posterior
     misfit: float
     build_sd: float
     build_ratio: float
@@ -106,7 +108,42 @@ class Explanations:
     @property
     def is_slope(self) -> bool:
         """Whether the change is a slope rather than a step, and one that every position lies on."""
-        return self.slope > GRADUAL and self.misfit < FIT
+        least = NormalDist().inv_cdf(1 - MISFIT / len(self.posterior.at))
+        return self.posterior.slope > GRADUAL and self.misfit < least
+
+
+@dataclass(frozen=True)
+class BuildLevels:
+    """Levels as launches of each position would show them: what is known of its build is part of them.
+
+    ``build`` and ``share``: of each kind; ``binary``, ``when``: of each launch.
+    """
+
+    got: DriftFit
+    y: Array
+    after: Array
+    sizes: Sizes
+    share: Array
+    build: Array
+    binary: Array
+    when: Array
+    binaries: Array
+    span: tuple[int, int]
+    drift: float
+
+    def forecast(self, binary: Array) -> tuple[Array, Array, Array]:
+        """As of :func:`next_levels`, of places with these binaries."""
+        soon = float(self.when.max()) + SOON
+        between = self.build[:, None, None] ** 2 * (binary[:, None] == self.binary[None])
+        between = between + self.drift**2 * np.exp(-(soon - self.when) / DRIFT_MINUTES)
+        sd = np.sqrt(self.build**2 + self.drift**2)
+        return next_levels(self.got, sd, self.y, self.after, between)
+
+    def of(self, where: Array) -> tuple[Array, Array]:
+        """As :meth:`Posterior.levels_of`."""
+        first, last = self.span
+        ramp = (where - first) / (last - first)
+        return moments(self.forecast(self.binaries[where]), self.sizes, self.share, ramp)
 
 
 def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> Explanations:
@@ -125,14 +162,16 @@ def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> 
     tau, build = (grid.ravel() for grid in np.meshgrid(taus, np.array(BUILD_SD)[possible], indexing="ij"))
     prior = tau_prior(tau, plain.noise_prior) + np.log(np.tile(build_prior[possible], len(taus)))
     # Commits of equal compiled files have one offset: they are no second opinion on each other.
-    binary = np.array([plain.binaries[i] for i in index]) if plain.binaries else index
+    binaries = np.unique(plain.binaries or np.arange(len(plain.scope)), return_inverse=True)[1].astype(float)
+    binary, when = binaries[index], np.array([x.at for x in data])
     shared = build[:, None, None] ** 2 * (binary[:, None] == binary[None])
     if plain.drift:
-        when = np.array([x.at for x in data])
         shared = shared + plain.drift**2 * np.exp(-np.abs(when[:, None] - when[None]) / DRIFT_MINUTES)
     own = tau[:, None] ** 2 + (plain.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2)[None]
     mass = gap_masses(plain.scope, plain.at)
-    change = np.log(np.append(mass * (1 - SLOPE), SLOPE) * (1 - NO_CHANGE))
+    # Between two positions a slope is a step.
+    sloping = SLOPE if len(at) > 2 else 1e-9
+    change = np.log(np.append(mass * (1 - sloping), sloping) * (1 - NO_CHANGE))
     weight = np.ones(len(y))
     for turn in range(_TURNS):
         got = fit(y, own / weight[None], after, shared)
@@ -151,10 +190,14 @@ def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> 
         for here in (index == position for position in at)
     ]
     alike, before = float(share.sum(1)[build == 0].sum()), min(float(build_prior[0]), 1 - 1e-9)
+    span = (plain.at[0], plain.at[-1])
+    places = BuildLevels(got, y, after, sizes, share, build, binary, when, binaries, span, plain.drift)
+    now, moved, variance = places.forecast(np.array([-1.0]))
+    steps = tuple(part[:, :-1] for part in sizes)
+    of_steps = np.delete(share, -2, axis=1)
+    found = combine(plain, (now, moved[..., :-1], variance), steps, of_steps, tau)
     return Explanations(
-        gaps=share[:, :-2].sum(0),
-        none=float(share[:, -1].sum()),
-        slope=float(slopes.sum()),
+        posterior=replace(found, places=places, slope=float(slopes.sum())),
         misfit=max(misfit),
         build_sd=float(share.sum(1) @ build),
         build_ratio=(1 - alike) / max(alike, 1e-12) * before / (1 - before),
@@ -167,14 +210,15 @@ class Intermittence:
     """Probabilities given the launches, where a step may slow only a share of the launches after it.
 
     ``gaps``: of the culprit in each gap between measured positions; ``none``: of no change; ``share``:
-    posterior mean of the slow share; ``tau``: of the noise between launches; ``slow``: of each launch, in the
-    order of the data, that it was slow if it was made after the step.
+    posterior mean of the slow share; ``tau``: of the noise between launches; ``step``: of the step's size;
+    ``slow``: of each launch, in the order of the data, that it was slow if it was made after the step.
     """
 
     gaps: Array
     none: float
     share: float
     tau: float
+    step: float
     slow: Array
 
 
@@ -220,6 +264,7 @@ def intermittence(plain: Posterior) -> Intermittence:
         none=rest / float(p.sum() + rest),
         share=float(by_share @ np.array(SLOW_SHARES)),
         tau=float(p.sum(axis=(0, 1, 3, 4)) @ taus / p.sum()),
+        step=float(p.sum(axis=(0, 1, 2, 3)) @ delta / p.sum()),
         slow=slow,
     )
 
@@ -252,38 +297,38 @@ class Rivals:
 
     def with_builds(self, parent: int, culprit: int) -> float:
         """Probability of a step after ``parent`` up to ``culprit`` where builds have offsets."""
-        return self._inside(self.builds.gaps, parent, culprit)
+        return self._inside(self.builds.posterior.gaps, parent, culprit)
 
     def with_intermittence(self, parent: int, culprit: int) -> float:
         """... and where the step may slow only a share of the launches; 1 where it is not :data:`SHARP`."""
         return self._inside(self.intermittent.gaps, parent, culprit) if self._is_sharp else 1.0
 
+    def by_levels(self, parent: int, culprit: int) -> float:
+        """... and where neither is so."""
+        return self._inside(self.plain.gaps, parent, culprit)
+
     def probability(self, parent: int, culprit: int) -> float:
         """The least probability that an explanation gives the step."""
-        plain = self._inside(self.plain.gaps, parent, culprit)
-        return min(plain, self.with_builds(parent, culprit), self.with_intermittence(parent, culprit))
+        return min(
+            self.by_levels(parent, culprit),
+            self.with_builds(parent, culprit),
+            self.with_intermittence(parent, culprit),
+        )
 
     def deciding(self, parent: int, culprit: int) -> Posterior:
         """The posterior by the explanation that gives the step the least probability."""
-        posteriors = [self.plain, self.with_offsets]
+        posteriors = [self.plain, self.builds.posterior]
         if self._is_sharp:
             # Only for a sharp step: a smaller one gets so many launches that fast and slow ones show.
-            posteriors.append(self._by(self.intermittent))
+            seen = self.intermittent
+            posteriors.append(replace(self.plain, gaps=seen.gaps, none=seen.none))
         return min(posteriors, key=lambda x: float(x.p[parent + 1 : culprit + 1].sum()))
-
-    @property
-    def with_offsets(self) -> Posterior:
-        """The posterior where builds have offsets and the change may be a slope."""
-        return self._by(self.builds)
-
-    def _by(self, explained: Explanations | Intermittence) -> Posterior:
-        return replace(self.plain, gaps=explained.gaps, none=explained.none)
 
     @cached_property
     def _is_sharp(self) -> bool:
         runs = float(np.median([x.runs for x in self.plain.data]))
         noise = math.sqrt(launch_variance(self.plain.sigma, self.intermittent.tau, runs))
-        return self.plain.step_quantiles(0.5)[0] >= SHARP * noise
+        return self.intermittent.step >= SHARP * noise
 
     def slow_launches(self, culprit: int) -> tuple[int, int]:
         """Launches from the culprit on that were slow, and how many there were."""

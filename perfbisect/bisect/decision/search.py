@@ -11,7 +11,6 @@ from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchVerdict, 
 from perfbisect.bisect.decision.probe import probe
 from perfbisect.bisect.decision.rivals import (
     HOLDS,
-    HOLDS_AT_AN_END,
     HOLDS_AT_LAST,
     STEADY,
     STEADY_AT_LAST,
@@ -24,7 +23,7 @@ CONFIRM_ABOVE = 0.93
 in twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
 NAME_ABOVE = 0.995
-"""Probability, the A/B's launches counted, without which nothing is named whatever the A/B says."""
+"""Probability by levels alone, the A/B's launches counted, without which nothing is named."""
 
 NOTHING_ABOVE = 0.90
 """Probability of no change above which a search finds nothing, where
@@ -39,13 +38,22 @@ MIN_SHARE = 0.2
 
 
 NEIGHBOURS = 6
-"""Positions on each side of a suspected step whose builds are measured before the name is given up."""
+"""Positions on each side of a suspected step that are looked at with it where there are other steps."""
 
-NEAREST = 2
-"""Of these, the positions on each side that are launched again where builds may differ ..."""
+OTHER_BUILDS = 2
+"""Builds of each side beside its own that a name needs where each change is compiled ..."""
 
-NEAREST_LAUNCHES = 4
-"""... up to so many times."""
+NEAR = 4
+"""... of positions no farther from the step than this ..."""
+
+LARGE = 6.0
+"""... unless the step is surely larger than so many standard deviations of what builds differ by."""
+
+MAX_LAUNCHES = 40
+"""Launches of the search after its first confirmed A/B, after which it ends ..."""
+
+ENOUGH_LAUNCHES = 12
+"""... and after which a lower probability is enough, where most builds share their compiled files."""
 
 MAX_REPEATS = 8
 """Launches of a suspect and of its parent that tell a step that slows only a share of the launches."""
@@ -74,84 +82,111 @@ def search(
     span: Span,
     context: SlotContext,
     attempts: int = MAX_FAILED_TRIALS,
+    sloping: Posterior | None = None,
 ) -> NextLaunch | Wait | RangeResult:
     """What the free slot launches next in a part of the history, or how its search ended.
 
-    ``posterior``: of the part; ``attempts``: A/B comparisons that may fail before it is given up.
+    ``posterior``: of the part; ``attempts``: A/B comparisons that may fail before it is given up;
+    ``sloping``: the posterior with a slope, where that is to be told from a step first.
     """
-    plan, skips = state.plan, state.skips
-    first, last, mass = leading(posterior.p, skips)
+    skips = state.skips
     made = [pairs for pairs in state.trials if pairs.is_inside(span)]
     judged = [(pairs, judge_pairs(state, pairs, span)) for pairs in made]
-    for pairs, passed in judged:
-        if passed is None and not pairs.over and not {pairs.parent, pairs.culprit} & skips:
+    for pairs, is_passed in judged:
+        if is_passed is None and not pairs.over and not {pairs.parent, pairs.culprit} & skips:
             return _next_of_trial(state, posterior, pairs, context)
     trial = context.trial_in(span)
     is_new = trial is not None and all(pairs.trial != trial for pairs in made)
     if trial is not None and is_new and not {trial.parent, trial.culprit} & skips:
         count = len(state.data)
         return _next_of_trial(state, posterior, Pairs(trial, (), count, count), context)
-    held = [pairs for pairs, passed in judged if passed and _is_of(pairs, first, last)]
-    if held and mass >= NAME_ABOVE:
-        return _name(state, posterior, span, held[-1], context)
+    if sloping is not None:
+        return _probe(state, sloping, context)
+    passed = [pairs for pairs, is_passed in judged if is_passed]
+    first, last, mass = leading(posterior.p, skips)
+    suspect = next((pairs for pairs in reversed(passed) if _is_of(pairs, first, last)), None)
+    believed, rivals = posterior, None
+    if suspect is not None and mass >= NAME_ABOVE:
+        # A confirmed step may be that of one build: the search goes on as if builds differed.
+        rivals = rivals_of(state, posterior, span, suspect)
+        believed = rivals.builds.posterior
+        if not rivals.other_steps:
+            first, last, mass = leading(believed.p, skips)
+    held = next((pairs for pairs in reversed(passed) if _is_of(pairs, first, last)), None)
+    if held is not None and rivals is not None and is_named(state, span, held, rivals):
+        # In a fleet the last pairs run on another machine and may show that the step is not there.
+        if context.running(held.trial) and len(set(state.machines.values())) > 1:
+            return Wait("the A/B on other machines is under way")
+        return RangeResult("found", held, rivals)
     if trial is not None:
         return Wait("the last launches of an A/B are under way")
-    if posterior.none > NOTHING_ABOVE and posterior.rules_out_relevant_step:
+    nothing = believed.none > NOTHING_ABOVE and believed.rules_out_relevant_step
+    failed = sum(is_passed is False for _, is_passed in judged)
+    if suspect is not None and rivals is not None:
+        if nothing or _looked(state, span, passed[0]) >= MAX_LAUNCHES:
+            return RangeResult("too small", suspect, rivals)
+    elif nothing:
         return RangeResult("not reproduced")
-    if sum(passed is False for _, passed in judged) >= attempts:
-        return RangeResult("too small")
+    if failed >= attempts:
+        return RangeResult("too small", suspect, rivals)
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
-    if mass >= CONFIRM_ABOVE and not just_judged and not held:
-        return _begin(state, posterior, last)
+    if mass >= CONFIRM_ABOVE and held is None and not just_judged:
+        return _begin(state, believed, last)
+    if held is not None and rivals is not None:
+        runs, again = held.launches[0].runs, next_repeat(state, held)
+        if again is not None and rivals.with_intermittence(held.parent, held.culprit) < STEADY:
+            why = Reason("slow at times", index=again)
+            return _alone(context) or NextLaunch(again, "search", runs, why)
+        beside = _next_other_build(state, span, held, rivals)
+        if rivals.other_steps:
+            # No explanation here knows of two steps: nearer builds, not likelier ones.
+            beside = _unmeasured(state, span, held, NEIGHBOURS - 1, NEIGHBOURS)
+            if beside is None:
+                return _alone(context) or RangeResult("too small", held, rivals)
+        elif rivals.with_builds(held.parent, held.culprit) < HOLDS:
+            beside = None
+        if beside is not None:
+            why = Reason("another build", index=beside)
+            return _alone(context) or NextLaunch(beside, "search", runs, why)
+    return _probe(state, believed, context)
+
+
+def _alone(context: SlotContext) -> Wait | None:
+    """To wait while anything is under way."""
+    return Wait("the launches under way come before the name") if context.pending else None
+
+
+def _probe(state: SearchState, posterior: Posterior, context: SlotContext) -> NextLaunch | Wait:
+    """The launch that tells most about the place of the step."""
     if len(context.pending) >= WORKERS:
         return Wait(f"{len(context.pending)} launches under way are as many as a search can use")
     prices = replace(
         state.prices.with_builds(tuple(launch.index for launch in context.pending)),
         machine=state.machines.get(context.slot, ""),
     )
-    choice = probe(posterior, prices, skips, plan.max_runs, context.pending)
+    choice = probe(posterior, prices, state.skips, state.plan.max_runs, context.pending)
     if choice.share < MIN_SHARE:
         return Wait("the launches under way will tell nearly all that another could")
     why = Reason("most informative", bits=choice.bits, minutes=choice.minutes)
     return NextLaunch(choice.index, "search", choice.runs, why)
 
 
+def _looked(state: SearchState, span: Span, pairs: Pairs, known: int | None = None) -> int:
+    """How many launches were made for the search of a part since an A/B, less repeats of its two sides."""
+    since = [launch.index for launch in state.data[pairs.after : known] if launch.purpose == "search"]
+    sides = (pairs.parent, pairs.culprit)
+    repeats = sum(min(since.count(side), MAX_REPEATS) for side in sides)
+    return sum(span[0] <= index <= span[1] for index in since) - repeats
+
+
 def _is_of(pairs: Pairs, first: int, last: int) -> bool:
     return (pairs.parent, pairs.culprit) == (first - 1, last)
 
 
-def confirmed_suspect(state: SearchState, posterior: Posterior, span: Span) -> Pairs | None:
-    """The A/B that confirmed the step of the leading set; None while that is not to be named."""
-    first, last, mass = leading(posterior.p, state.skips)
-    if mass < NAME_ABOVE:
-        return None
-    made = [pairs for pairs in state.trials if pairs.is_inside(span) and _is_of(pairs, first, last)]
+def confirmed_suspect(state: SearchState, span: Span) -> Pairs | None:
+    """The last A/B of a part that confirmed its step."""
+    made = [pairs for pairs in state.trials if pairs.is_inside(span)]
     return next((pairs for pairs in reversed(made) if judge_pairs(state, pairs, span)), None)
-
-
-def _name(
-    state: SearchState, posterior: Posterior, span: Span, pairs: Pairs, context: SlotContext
-) -> NextLaunch | Wait | RangeResult:
-    """The name, or the launch that tells it from another explanation.
-
-    The suspect and its parent again where launches may be slow at times only, and a neighbour's build where
-    builds may differ by themselves.
-    """
-    rivals = rivals_of(state, posterior, span, pairs)
-    if is_named(state, span, pairs, rivals):
-        # In a fleet the last pairs run on another machine and may show that the step is not there.
-        if context.running(pairs.trial) and len(set(state.machines.values())) > 1:
-            return Wait("the A/B on other machines is under way")
-        return RangeResult("found", pairs, rivals)
-    if context.pending:
-        return Wait("the launches under way come before the name")
-    runs, again = pairs.launches[0].runs, next_repeat(state, pairs)
-    beside = next_neighbour(state, span, pairs)
-    if again is not None and rivals.with_intermittence(pairs.parent, pairs.culprit) < STEADY:
-        return NextLaunch(again, "search", runs, Reason("slow at times", index=again))
-    if beside is not None and rivals.with_builds(pairs.parent, pairs.culprit) < HOLDS:
-        return NextLaunch(beside, "search", runs, Reason("another build", index=beside))
-    return RangeResult("too small", pairs, rivals)
 
 
 def rivals_of(
@@ -174,16 +209,19 @@ def rivals_of(
     return Rivals(local, other_steps=True, compiles_each=state.plan.compiles_each)
 
 
-def is_named(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals) -> bool:
-    """Whether a confirmed step holds against the other explanations, as far as launches can tell."""
+def is_named(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals, known: int | None = None) -> bool:
+    """Whether a confirmed step holds against the other explanations, as far as launches can tell.
+
+    ``known``: the launches that count, by default all.
+    """
     steady = STEADY_AT_LAST if next_repeat(state, pairs) is None else STEADY
-    holds = HOLDS
-    if not state.plan.compiles_each and next_neighbour(state, span, pairs) is None:
-        at_an_end = pairs.parent == 0 or pairs.culprit == state.plan.n
-        holds = HOLDS_AT_AN_END if at_an_end else HOLDS_AT_LAST
+    compiled = state.plan.compiles_each
+    is_last = not compiled and _looked(state, span, pairs, known) >= ENOUGH_LAUNCHES
     return (
-        rivals.with_intermittence(pairs.parent, pairs.culprit) >= steady
-        and rivals.with_builds(pairs.parent, pairs.culprit) >= holds
+        rivals.by_levels(pairs.parent, pairs.culprit) >= NAME_ABOVE
+        and rivals.with_builds(pairs.parent, pairs.culprit) >= (HOLDS_AT_LAST if is_last else HOLDS)
+        and rivals.with_intermittence(pairs.parent, pairs.culprit) >= steady
+        and _next_other_build(state, span, pairs, rivals) is None
     )
 
 
@@ -193,23 +231,25 @@ def next_repeat(state: SearchState, pairs: Pairs) -> int | None:
     return index if len(state.at(index)) < MAX_REPEATS else None
 
 
-def next_neighbour(state: SearchState, span: Span, pairs: Pairs) -> int | None:
-    """The nearest position whose build was not measured, on the side of the suspect with fewer builds.
-
-    Where each has compiled files of its own, then the nearest ones again: all must show one level a side.
-    """
-    measured = {launch.index for launch in state.usable}
-    before = range(pairs.parent, max(span[0], pairs.parent - NEIGHBOURS + 1) - 1, -1)
-    after = range(pairs.culprit, min(span[1], pairs.culprit + NEIGHBOURS - 1) + 1)
-    for side in sorted((before, after), key=lambda side: len(measured & {*side})):
-        left = [index for index in side if index not in measured | state.skips]
-        if left:
-            return left[0]
-    if not state.plan.compiles_each:
+def _next_other_build(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals) -> int | None:
+    """The nearest position without a launch, where a name still needs other builds of its side; else None."""
+    step = rivals.builds.posterior.step_quantiles(0.05)[0]
+    if not state.plan.compiles_each or step > LARGE * rivals.builds.build_sd:
         return None
-    near = [i for i in (*before[1 : NEAREST + 1], *after[1 : NEAREST + 1]) if i not in state.skips]
-    index = min(near, key=lambda i: len(state.at(i)), default=None)
-    return index if index is not None and len(state.at(index)) < NEAREST_LAUNCHES else None
+    return _unmeasured(state, span, pairs, NEAR, OTHER_BUILDS)
+
+
+def _unmeasured(state: SearchState, span: Span, pairs: Pairs, reach: int, wanted: int) -> int | None:
+    """The nearest position without a launch on a side of an A/B that has fewer others than ``wanted``."""
+    measured = {launch.index for launch in state.usable}
+    before = range(pairs.parent - 1, max(span[0] - 1, pairs.parent - reach - 1), -1)
+    after = range(pairs.culprit + 1, min(span[1] + 1, pairs.culprit + reach + 1))
+    for side in sorted((before, after), key=lambda side: len(measured & {*side})):
+        near = [index for index in side if index not in state.skips]
+        left = [index for index in near if index not in measured]
+        if left and len(near) - len(left) < wanted:
+            return left[0]
+    return None
 
 
 def _next_of_trial(

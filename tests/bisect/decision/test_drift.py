@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from perfbisect.bisect.decision.beliefs import WeightedNoise, prior_weights
 from perfbisect.bisect.decision.confirm import EffectPrior, log_ratio
-from perfbisect.bisect.decision.drift import DriftModels, fit, fitted, kernel, next_level
+from perfbisect.bisect.decision.drift import DriftModels, fit, fitted, kernel, next_levels
 from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.posterior import compute_posterior
 
@@ -49,19 +49,19 @@ def test_what_is_fitted_is_the_conditional_mean():
     ones = np.ones(5)
     inverse = np.linalg.inv(cov)
     soon = np.array([90.0])
-    between = kernel(ONE, soon, MINUTES)[:, 0]
+    between = kernel(ONE, soon, MINUTES)
     flat, slope, spread = fitted(got, VALUES, AFTER, np.full((1, 5), 1e-4))
-    now, now_slope, now_var = next_level(got, ONE, VALUES, AFTER, between)
+    now, now_slope, now_var = next_levels(got, ONE.sd, VALUES, AFTER, between)
     for delta in (0.0, 0.07):
         rest = VALUES - delta * AFTER[:, 1]
         level = ones @ inverse @ rest / (ones @ inverse @ ones)
         path = shared[0] @ inverse @ (rest - level)
         told = flat[0] + delta * slope[0, :, 1]
         assert told == pytest.approx(level + delta * AFTER[:, 1] + path)
-        later = level + between[0] @ inverse @ (rest - level)
-        assert now[0] + delta * now_slope[0, 1] == pytest.approx(later)
+        later = level + between[0, 0] @ inverse @ (rest - level)
+        assert now[0, 0] + delta * now_slope[0, 0, 1] == pytest.approx(later)
     assert np.all(spread > 0)
-    assert 0 < now_var[0] < 0.02**2 + 0.02**2
+    assert 0 < now_var[0, 0] < 0.02**2 + 0.02**2
 
 
 def history(drift, seed=0, step=0.03, count=60, n=16):

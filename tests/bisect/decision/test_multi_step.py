@@ -204,4 +204,4 @@ def test_one_step_of_all_has_the_beliefs_of_the_explanation_that_decides():
     state = SearchState.from_events(world.plan, tuple(world.events))
     assert max(state.whole.p) > max(end.beliefs.p)
     assert end.beliefs == beliefs(world.plan, world.events), "the live view shows the same"
-    assert max(end.beliefs.p) == pytest.approx(end.probability, abs=0.01)
+    assert max(end.beliefs.p) == pytest.approx(end.probability, abs=0.03)
