@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
@@ -38,13 +37,6 @@ class WeightedNoise:
     sigma: Array
     tau: Array
     weight: Array
-
-
-class Levels(Protocol):
-    """Levels that differ from place to place."""
-
-    def of(self, where: Array) -> tuple[Array, Array]:
-        """As :meth:`Posterior.levels_of`."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +71,16 @@ class Posterior:
     drift: float = 0.0
     """Standard deviation of the machine's drift, 0 where the data show none; with one, ``low``, ``high`` and
     ``flat`` are the levels as the next launch would see them."""
-    places: Levels | None = None
-    """Where builds have offsets of their own: the levels of places; ``low``, ``high`` and ``flat`` are then
-    those of a place that was not measured."""
+    places: Callable[[Array], tuple[Array, Array]] | None = None
+    """Where builds have offsets of their own: :meth:`levels_of`; ``low``, ``high`` and ``flat`` are those
+    of a place that was not measured."""
     slope: float = 0.0
     """Probability that the level moves a little at every position, where that is thought of."""
 
     def levels_of(self, where: Array) -> tuple[Array, Array]:
         """Mean and variance [place, hypothesis]: before each gap's step, after it, slope, no change."""
         if self.places is not None:
-            return self.places.of(where)
+            return self.places(where)
         flat = np.array([self.flat, self.flat])
         levels = np.concatenate([np.transpose(self.low), np.transpose(self.high), flat])
         mean, variance = np.broadcast_to(levels.T[:, None], (2, len(where), len(levels)))

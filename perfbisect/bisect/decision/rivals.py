@@ -27,8 +27,6 @@ from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, gap_masses,
 from perfbisect.bisect.decision.drift import (
     DRIFT_MINUTES,
     SOON,
-    DriftFit,
-    Sizes,
     combine,
     fit,
     hypothesis_shares,
@@ -112,40 +110,6 @@ class Explanations:
         return self.posterior.slope > GRADUAL and self.misfit < least
 
 
-@dataclass(frozen=True)
-class BuildLevels:
-    """Levels as launches of each position would show them: what is known of its build is part of them.
-
-    ``build`` and ``share``: of each kind; ``binary``, ``when``: of each launch.
-    """
-
-    got: DriftFit
-    y: Array
-    after: Array
-    sizes: Sizes
-    share: Array
-    build: Array
-    binary: Array
-    when: Array
-    binaries: Array
-    span: tuple[int, int]
-    drift: float
-
-    def forecast(self, binary: Array) -> tuple[Array, Array, Array]:
-        """As of :func:`next_levels`, of places with these binaries."""
-        soon = float(self.when.max()) + SOON
-        between = self.build[:, None, None] ** 2 * (binary[:, None] == self.binary[None])
-        between = between + self.drift**2 * np.exp(-(soon - self.when) / DRIFT_MINUTES)
-        sd = np.sqrt(self.build**2 + self.drift**2)
-        return next_levels(self.got, sd, self.y, self.after, between)
-
-    def of(self, where: Array) -> tuple[Array, Array]:
-        """As :meth:`Posterior.levels_of`."""
-        first, last = self.span
-        ramp = (where - first) / (last - first)
-        return moments(self.forecast(self.binaries[where]), self.sizes, self.share, ramp)
-
-
 def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> Explanations:
     """The posterior of step, slope and no change with an offset of each build.
 
@@ -190,14 +154,22 @@ def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> 
         for here in (index == position for position in at)
     ]
     alike, before = float(share.sum(1)[build == 0].sum()), min(float(build_prior[0]), 1 - 1e-9)
-    span = (plain.at[0], plain.at[-1])
-    places = BuildLevels(got, y, after, sizes, share, build, binary, when, binaries, span, plain.drift)
-    now, moved, variance = places.forecast(np.array([-1.0]))
+    soon = float(when.max()) + SOON
+    sd = np.sqrt(build**2 + plain.drift**2)
+
+    def forecast(names: Array) -> tuple[Array, Array, Array]:
+        between = build[:, None, None] ** 2 * (names[:, None] == binary[None])
+        between = between + plain.drift**2 * np.exp(-(soon - when) / DRIFT_MINUTES)
+        return next_levels(got, sd, y, after, between)
+
+    def levels(where: Array) -> tuple[Array, Array]:
+        return moments(forecast(binaries[where]), sizes, share, (where - at[0]) / (at[-1] - at[0]))
+
+    now, moved, variance = forecast(np.array([-1.0]))
     steps = tuple(part[:, :-1] for part in sizes)
-    of_steps = np.delete(share, -2, axis=1)
-    found = combine(plain, (now, moved[..., :-1], variance), steps, of_steps, tau)
+    found = combine(plain, (now, moved[..., :-1], variance), steps, np.delete(share, -2, axis=1), tau)
     return Explanations(
-        posterior=replace(found, places=places, slope=float(slopes.sum())),
+        posterior=replace(found, places=levels, slope=float(slopes.sum())),
         misfit=max(misfit),
         build_sd=float(share.sum(1) @ build),
         build_ratio=(1 - alike) / max(alike, 1e-12) * before / (1 - before),
@@ -210,7 +182,7 @@ class Intermittence:
     """Probabilities given the launches, where a step may slow only a share of the launches after it.
 
     ``gaps``: of the culprit in each gap between measured positions; ``none``: of no change; ``share``:
-    posterior mean of the slow share; ``tau``: of the noise between launches; ``step``: of the step's size;
+    posterior mean of the slow share; ``tau``: of the noise between launches; ``size``: of the step;
     ``slow``: of each launch, in the order of the data, that it was slow if it was made after the step.
     """
 
@@ -218,7 +190,7 @@ class Intermittence:
     none: float
     share: float
     tau: float
-    step: float
+    size: float
     slow: Array
 
 
@@ -264,7 +236,7 @@ def intermittence(plain: Posterior) -> Intermittence:
         none=rest / float(p.sum() + rest),
         share=float(by_share @ np.array(SLOW_SHARES)),
         tau=float(p.sum(axis=(0, 1, 3, 4)) @ taus / p.sum()),
-        step=float(p.sum(axis=(0, 1, 2, 3)) @ delta / p.sum()),
+        size=float(p.sum(axis=(0, 1, 2, 3)) @ delta / p.sum()),
         slow=slow,
     )
 
@@ -328,7 +300,7 @@ class Rivals:
     def _is_sharp(self) -> bool:
         runs = float(np.median([x.runs for x in self.plain.data]))
         noise = math.sqrt(launch_variance(self.plain.sigma, self.intermittent.tau, runs))
-        return self.intermittent.step >= SHARP * noise
+        return self.intermittent.size >= SHARP * noise
 
     def slow_launches(self, culprit: int) -> tuple[int, int]:
         """Launches from the culprit on that were slow, and how many there were."""
