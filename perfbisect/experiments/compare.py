@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import median
@@ -33,8 +33,8 @@ from perfbisect.jobs.commands import follow_up_command, repeat_command
 from perfbisect.jobs.documents import log_differences
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import guard_metrics, require_plan
-from perfbisect.jobs.replay import Launch, reported_value, require_comparable
+from perfbisect.jobs.plans import MeasurementConfig, guard_metrics, require_plan
+from perfbisect.jobs.replay import Launch, reported_value, require_reported, require_same_provenance
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric
 from perfbisect.report.document import Report
@@ -78,6 +78,20 @@ class ComparePlan(MeasurementPlan):
     @property
     def sides(self) -> tuple[SidePlan, ...]:
         return self.a, self.b
+
+    @property
+    def side_clients(self) -> Mapping[str, MeasurementConfig]:
+        fields = ("client", "client_exclude_newer")
+        return {
+            side.client: self.setting.model_copy(update={name: getattr(side, name) for name in fields})
+            for side in self.sides
+            if side.client
+        }
+
+    @property
+    def instrument(self) -> str:
+        """Description of the client."""
+        return "each side's own" if all(side.client for side in self.sides) else self.setting.instrument
 
     @property
     def max_launches(self) -> int:
@@ -124,7 +138,14 @@ def _guards(plan: ComparePlan) -> tuple[MetricRef, ...]:
 
 def _admit(plan: ComparePlan, attempt: Attempt, records: Sequence[Launch]) -> None:
     for ref in plan.refs:
-        require_comparable(attempt, records, ref, "measure both sides")
+        require_reported(attempt, ref)
+    advice, has_clients = "measure both sides", bool(plan.side_clients)
+    require_same_provenance(attempt, records, advice, any_client=has_clients)
+    if has_clients:
+        # Clients are to differ between the sides, never within one.
+        side = next(launch.position for launch in records if launch.id == attempt.id)
+        own = [launch for launch in records if launch.position == side]
+        require_same_provenance(attempt, own, advice)
 
 
 def _judge(plan: ComparePlan, measured: Sequence[Launch], metric: MetricRef, tests: int) -> MetricResult:
@@ -223,6 +244,8 @@ class CompareResult(VerdictResult):
     repository: str
     log_differences: tuple[tuple[str, str, str], ...] = ()
     """What the engines' logs say differently: fact, A, B."""
+    client_differences: tuple[tuple[str, str, str], ...] = ()
+    """What differs between the clients of the sides: version, sources, packages, ...; A, B."""
     phases: PhasesDocument | None = None
     """None for launches without counters."""
 
@@ -270,7 +293,8 @@ def read_comparison(job: Job, events: Sequence[JournalEvent]) -> CompareResult:
     sides = attempts_of(found.measured, 0), attempts_of(found.measured, 1)
     outcome: str = claim if is_claimed else verdict
     result = CompareResult(
-        **found.fields(outcome if plan.max_regression is None else OUTCOMES[claim]),
+        **found.fields(outcome if plan.max_regression is None else OUTCOMES[claim])
+        | {"client": plan.instrument},
         verdict=verdict,
         expected=plan.expect,
         claim=claim if is_claimed else None,
@@ -284,6 +308,7 @@ def read_comparison(job: Job, events: Sequence[JournalEvent]) -> CompareResult:
         unchecked=unchecked,
         repository=plan.setting.repository,
         log_differences=log_differences(*sides),
+        client_differences=_client_differences(*sides) if plan.side_clients else (),
         phases=phases_document((plan.a.name, plan.b.name), sides, is_blocked=True),
     )
     return result.model_copy(update={"summary": _sentences(plan, result, found.measured)})
@@ -334,18 +359,37 @@ def _next_command(
     if worse or (limited and claim == "refuted"):
         refuted = [row for row in judged if row.claim == "refuted"]
         metric = (worse or refuted or judged)[0].name
-        # The ends of a bisection are commits without variants, served alike.
-        if not (plan.a.variant or plan.b.variant):
+        # The ends of a bisection are commits without variants, served alike and loaded by one client.
+        if not (plan.a.variant or plan.b.variant or plan.side_clients):
             ends = {"good": plan.a.change.short, "bad": plan.b.change.short}
             return follow_up_command(setting, "bisect", plan.cell, (metric,), **ends)
     elif still_open and is_open(plan, claim):
         needed = max(row.needed or 0 for row in still_open)
         blocks = str(max(needed // ab_test.BLOCK_SIZE, plan.blocks + 1))
         metrics, sides = (plan.metric, *plan.further), {"a": plan.a.typed, "b": plan.b.typed}
+        sides |= {"a_client": plan.a.client, "b_client": plan.b.client}
         return repeat_command(setting, "blocks", blocks) or follow_up_command(
             setting, "compare", plan.cell, metrics, **sides, blocks=blocks
         )
     return f"perfbisect report {job.id}"
+
+
+def _client_differences(a: Sequence[Attempt], b: Sequence[Attempt]) -> tuple[tuple[str, str, str], ...]:
+    """What differs between the clients of the sides' last launches; nothing before both have one."""
+    described: list[dict[str, str]] = []
+    for attempt in (side[-1] for side in (a, b) if side):
+        facts = attempt.provenance.facts.get("instrument")
+        known = facts if isinstance(facts, Mapping) else {}
+        own = {"version": known.get("version"), "sources": known.get("sha256"), "python": known.get("python")}
+        own |= {"definitions": attempt.provenance.client_era}
+        packages = (str(one).replace(" @ ", "==").partition("==") for one in known.get("packages") or ())
+        own |= {name: version or "editable" for name, _, version in packages}
+        described.append({name: str(value) for name, value in own.items() if value})
+    if len(described) < 2:
+        return ()
+    left, right = described
+    rows = ((name, left.get(name, "-"), right.get(name, "-")) for name in dict.fromkeys((*left, *right)))
+    return tuple(row for row in rows if row[1] != row[2])
 
 
 def is_open(plan: ComparePlan, claim: Settled) -> bool:

@@ -161,7 +161,7 @@ def compare_plan_document(plan: ComparePlan, setup: MeasurementSetup) -> Compare
     """What ``perfbisect compare`` will measure."""
     blocks, forecast_from = forecast_blocks(plan, setup.earlier.of_cell)
     return ComparePlanDocument(
-        **_plan_fields(plan, setup, turns=plan.blocks),
+        **_plan_fields(plan, setup, turns=plan.blocks) | {"client": plan.instrument},
         a=SideDocument.model_validate(plan.a, from_attributes=True),
         b=SideDocument.model_validate(plan.b, from_attributes=True),
         smallest_effect=plan.smallest_effect,

@@ -89,10 +89,15 @@ class SidePlan(PlanPart):
     typed: str
     change: Change
     variant: str = ""
+    client: str = ""
+    """Specification of the environment of its own client; empty: the job's client."""
+    client_exclude_newer: str = ""
+    """The day of that client's dependencies; empty: the servers'."""
 
     @property
     def name(self) -> str:
-        return self.change.short + (f"+{self.variant}" if self.variant else "")
+        own = f" (client {self.client})" if self.client else ""
+        return self.change.short + (f"+{self.variant}" if self.variant else "") + own
 
 
 class MeasurementPlan(BudgetedPlan):
@@ -302,6 +307,7 @@ class MeasurementRule(Generic[PlanT]):
             cells[side],
             self.side_name(plan, side),
             mate,
+            client=plan.sides[side].client,
         )
 
     def _done(self, plan: PlanT, measured: Sequence[Launch]) -> Done:
@@ -324,6 +330,8 @@ class SideDocument(Document):
     name: str
     change: Change
     variant: str
+    client: str = ""
+    """Specification of the environment of its own client; empty: the job's client."""
 
 
 class MeasurementResult(MeasuredDocument):

@@ -166,7 +166,7 @@ def build_compare_plan(
     # Equal environments are one change only where the server gets the same arguments and stages.
     served_alike = all(getattr(left, field) == getattr(right, field) for field in SERVER_SIDE)
     one_yaml = not deploy_changes(setup.cell, changes, deploy)
-    if served_alike and one_yaml and builder.key(a.change) == builder.key(b.change):
+    if served_alike and one_yaml and not plan.side_clients and builder.key(a.change) == builder.key(b.change):
         variants = "one variant" if a.variant == b.variant else f"{a.name} and {b.name} are served alike"
         raise NothingDiffersError(
             f"{a.typed} and {b.typed} are the same: one environment, {variants}",

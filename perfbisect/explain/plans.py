@@ -67,6 +67,11 @@ def measured_sides(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
         UsageError: the job has none.
     """
     if (compared := find_plan(events, ComparePlan)) is not None:
+        if compared.side_clients:
+            raise UsageError(
+                f"job {job.id} compares clients: nothing of the server explains their difference",
+                next_step=f"perfbisect report {job.id} has what differs between the clients",
+            )
         told = read_comparison(job, events)
         row = told.headline
         effect = row.effect if row.verdict in ("regression", "improvement") else None

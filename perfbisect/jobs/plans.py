@@ -112,6 +112,11 @@ class JobPlan(PlanPart):
         """What is measured, for the builder to prepare: a resumed job builds as it was planned."""
 
     @property
+    def side_clients(self) -> Mapping[str, MeasurementConfig]:
+        """What the client of each side that has one of its own is built with, by its specification."""
+        return {}
+
+    @property
     def ref(self) -> MetricRef:
         return parse_metric(self.metric)
 

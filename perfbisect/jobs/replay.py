@@ -46,6 +46,8 @@ class LaunchRequest:
     """The A/B of a search that it is made for, as the search writes it."""
     time_limits: PhaseLimits | None = None
     """None: the job's."""
+    client: str = ""
+    """The specification of the client of its side; empty: the job's client."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Launch:
         return replace(bare.abandoned(reason, self.minutes), fault="", log="", discarded=True)
 
     def valued(self, metric: MetricRef | None) -> Launch:
-        """The launch with its values of a metric."""
+        """The launch with its values of a metric: of the runs that report it, or the one of the launch."""
         if self.attempt is None or metric is None:
             return self
         try:
@@ -334,12 +336,21 @@ def require_reported(attempt: Attempt, metric: MetricRef) -> None:
 
 
 def require_same_provenance(
-    attempt: Attempt, records: Sequence[Launch], advice: str = "measure all of a bisection"
+    attempt: Attempt,
+    records: Sequence[Launch],
+    advice: str = "measure all of a bisection",
+    *,
+    any_client: bool = False,
 ) -> None:
-    """Require the provenance of the job's first launch. ``advice`` begins the next step of the error."""
+    """Require the provenance of the first of these launches, but for its client if ``any_client``.
+
+    ``advice`` begins the next step of the error.
+    """
     measured = (x.measurement for x in ended_launches(records) if x.outcome == "measured")
     first = next(measured, attempt)
     for name, left, right in provenance_differences(first.provenance, attempt.provenance):
+        if any_client and name == "client_digest":
+            continue
         raise MachineError(
             f"attempt {attempt.id} cannot be compared with {first.id}: {name} was {left!r} and is {right!r}",
             where=attempt.folder,

@@ -161,6 +161,7 @@ def record_start(
         slot=slot if slot.name else None,
         measured_before=_measured(journal, cell, order.change),
         mate=order.mate,
+        client=order.client,
     )
 
 

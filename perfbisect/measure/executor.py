@@ -49,6 +49,8 @@ class AttemptRequest:
     """Another launch of this change and cell succeeded, so it fits into a free device's memory."""
     mate: Change | None = None
     """The change of the next launch, if both are a pair: of the same purpose and runs, nothing between."""
+    client: str = ""
+    """The specification of the client of its side; empty: the job's client."""
 
 
 class Started(Protocol):

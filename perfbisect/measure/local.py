@@ -71,11 +71,12 @@ CACHES = "caches"
 class LocalExecutor:
     """Runs attempts on this machine; threads may run several on different slots.
 
-    ``client_environment``: the pinned client, or None for the change's own. ``shell``: the user's
-    environment, of which allowed variables are passed on. ``overlap``: import the client during the server's
-    start. ``limits``: tolerated foreign load. ``profile``: the kind of machine. ``caches``: ``cold``: each
-    launch has empty compile caches of its own; ``warm``: the first start of an environment is not measured.
-    ``exact``: the metrics do not depend on load, which discards no run.
+    ``client_environment``: the pinned client, or None for the change's own; ``side_clients``: the same of
+    sides that have a client of their own, by its specification. ``shell``: the user's environment, of which
+    allowed variables are passed on. ``overlap``: import the client during the server's start. ``limits``:
+    tolerated foreign load. ``profile``: the kind of machine. ``caches``: ``cold``: each launch has empty
+    compile caches of its own; ``warm``: the first start of an environment is not measured. ``exact``: the
+    metrics do not depend on load, which discards no run.
     """
 
     builder: Builder
@@ -87,6 +88,7 @@ class LocalExecutor:
     profile: Profile = CUDA
     caches: Caches = ""
     exact: bool = False
+    side_clients: Mapping[str, Environment | None] = field(default_factory=dict)
     _complete: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
     """Cells (digest, variant) whose repositories are downloaded."""
     _versions: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, init=False, repr=False)
@@ -121,7 +123,7 @@ class LocalExecutor:
     def _finish(self, record: AttemptRecord, sink: Sink) -> Attempt:
         slot = self._slot(record.request)
         hardware = machine_of(slot, self.shell, self.profile)
-        attempt = record.to_attempt(hardware, slot, pinned=self.client_environment is not None)
+        attempt = record.to_attempt(hardware, slot, pinned=self._client(record.request) is not None)
         folder = record.request.folder
         # The client wrote it, and may repeat secrets that it was given.
         for result in folder.glob("run-*.json"):
@@ -131,6 +133,10 @@ class LocalExecutor:
         except OSError as error:
             sink("warning", {"text": f"cannot write {folder}/attempt.json: {error.strerror}"})
         return attempt
+
+    def _client(self, request: AttemptRequest) -> Environment | None:
+        """The environment of the client that loads the server; None: the change's own."""
+        return self.side_clients[request.client] if request.client else self.client_environment
 
     def _slot(self, request: AttemptRequest) -> Slot:
         """The leased slot, or the whole machine, without devices if the cell needs none."""
@@ -160,7 +166,7 @@ class LocalExecutor:
                 record.environment, record.cold = environment, environment.is_cold
             record.offline = self._fetch(record, environment, sink)
             with record.timed("build"):
-                record.runner = self._runner(record, self.client_environment or environment)
+                record.runner = self._runner(record, self._client(request) or environment)
         except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
             return False
@@ -214,8 +220,11 @@ class LocalExecutor:
                 client, environment, env, request.folder, self.stop_requested
             )
         # A pinned client has no date of the change: its era is told by its version.
-        date = request.change.date if self.client_environment is None else ""
-        record.client = replace(self._versions[known], date=date)
+        date = request.change.date if self._client(request) is None else ""
+        version = self._versions[known]
+        # Where clients are compared, their packages are what may differ.
+        packages = {"packages": environment.facts.get("packages", ())} if self.side_clients else {}
+        record.client = replace(version, date=date, facts={**version.facts, **packages})
         modules = client.preload(env)
         # A fork does not reach into a container, where each client is a command of its own.
         reason = "in a container" if "image" in environment.facts else "" if self.overlap else "asked for"
@@ -408,7 +417,7 @@ class LocalExecutor:
     def _await_client(self, record: AttemptRecord, runner: Runner) -> None:
         """Wait for the client's imports; remember a client that cannot be forked."""
         runner.ready(record.request.limits.first_request, self.stop_requested)
-        environment = self.client_environment or record.environment
+        environment = self._client(record.request) or record.environment
         if runner.plain and environment is not None:
             # Remembered: forked and plain runs differ, so all runs of a job are made in the same way.
             self._plain[environment.key, record.instrument.name] = runner.plain

@@ -56,7 +56,7 @@ class Session:
     def job(self) -> Job:
         return self.begun.job
 
-    def tools(self, *_: object) -> JobContext:
+    def tools(self, *_: object, **__: object) -> JobContext:
         return self.begun.watch.tools(self.begun.world)
 
 

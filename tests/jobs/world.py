@@ -135,7 +135,7 @@ class World:
             id=request.id,
             change_id=request.change.id,
             purpose=request.purpose,
-            provenance=Provenance(request.cell.digest, self.machine_class, self.client_digest, "1.0"),
+            provenance=self.provenance(request),
             runs=runs,
             failure=failure,
             seconds={"build": 6.0} if failure and failure.phase == "build" else SECONDS,
@@ -146,6 +146,9 @@ class World:
         with self._turn:
             self.now += sum(attempt.seconds.values())
         return attempt
+
+    def provenance(self, request: AttemptRequest) -> Provenance:
+        return Provenance(request.cell.digest, self.machine_class, self.client_digest, "1.0")
 
     def _runs(
         self, request: AttemptRequest, position: int, rng: np.random.Generator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.nightlies import make_nightlies
 from tests.transcripts.runner import FOLDER, agrees, at, matches, parse, play, says_what_comes_next
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
-LONG = ("bisection", "check", "compare", "known_good", "nightly", "swaps", "track")
+LONG = ("bisection", "check", "clients", "compare", "known_good", "nightly", "swaps", "track")
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,13 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     if "{CHECKOUT}" in text:
         checkouts.vllm(tmp_path / "vllm")
         names["CHECKOUT"] = str(tmp_path / "vllm")
+    if "{SLOW_CLIENT}" in text:
+        names["SLOW_CLIENT"] = str(tmp_path / "slow")
+        shutil.copytree(ENGINE, tmp_path / "slow", ignore=shutil.ignore_patterns("__pycache__"))
+        client = tmp_path / "slow" / "vllm" / "benchmarks" / "serve.py"
+        receiving = "        event, now"
+        slower = f"        time.sleep(0.02)\n{receiving}"
+        client.write_text(client.read_text().replace(receiving, slower))
     if "{NIGHTLIES}" in text:
         made = make_nightlies(tmp_path / "nightlies")
         names |= {
