@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from perfbisect.clients import diffusion_bench, multi_turn_bench, offline_bench, omni_bench, vllm_bench
+from perfbisect.clients import (
+    diffusion_bench,
+    multi_turn_bench,
+    offline_bench,
+    omni_bench,
+    sglang_bench,
+    vllm_bench,
+)
 from perfbisect.clients.base import Client
 
 CLIENTS: dict[str, Client] = {
@@ -13,6 +20,7 @@ CLIENTS: dict[str, Client] = {
         diffusion_bench.CLIENT,
         offline_bench.CLIENT,
         multi_turn_bench.CLIENT,
+        sglang_bench.CLIENT,
     )
 }
 

@@ -105,9 +105,13 @@ class OmniBench(Client):
                         field="extra_body",
                     )
             body["stream_format"] = _RAW_SOUND["stream_format"]
+        # A pipeline of diffusers has its tokenizer in a folder of its own. A hub's name is not looked up,
+        # and the client takes no folder within a repository.
+        model, tokenizer = Path(cell.model), Path(cell.model) / "tokenizer"
+        is_pipeline = model.is_absolute() and (model / "model_index.json").is_file() and tokenizer.is_dir()
         return {
             "omni": True,
-            "tokenizer": cell.tokenizer or _own_tokenizer(cell.model),
+            "tokenizer": cell.tokenizer or (str(tokenizer) if is_pipeline else cell.model),
             "extra-body": body or None,
             "ready-check-timeout-sec": 60,
             **reporting_options(requested, (*lowest, *cell.percentiles)),
@@ -242,15 +246,6 @@ def look_up_backend(cell: Cell) -> Backend:
     if found is None or problem:
         raise UsageError(f"cell {cell.name}: {problem}", field="backend")
     return found
-
-
-def _own_tokenizer(model: str) -> str:
-    """Where a model has its tokenizer: a pipeline of diffusers in a folder of its own."""
-    folder = Path(model)
-    tokenizer = folder / "tokenizer"
-    # A hub's name is not looked up here, and the client takes no folder within a repository.
-    is_pipeline = folder.is_absolute() and (folder / "model_index.json").is_file() and tokenizer.is_dir()
-    return str(tokenizer) if is_pipeline else model
 
 
 def _percentile_metrics(cell: Cell) -> tuple[str, ...]:

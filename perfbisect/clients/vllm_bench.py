@@ -50,6 +50,8 @@ class VllmBench(Client):
     name = "vllm_bench"
     package = "vllm"
     sources: tuple[str, ...] = ("benchmarks", "entrypoints/cli/benchmark")
+    agreeing: tuple[str, ...] = ("ttft:median", "e2el:median")
+    """Metrics that are those of its single requests."""
 
     def options(self, cell: Cell) -> dict[str, object]:
         """See :class:`Client`. :raises UsageError: the backend is unknown or does not fit the endpoint."""
@@ -122,7 +124,7 @@ class VllmBench(Client):
             f"{name}:median": raw for name, raw in _request_values(document, totals.completed).items()
         }
         medians = {key: statistics.median(raw) * 1000 for key, raw in requests.items()}
-        for key in ("ttft:median", "e2el:median"):
+        for key in self.agreeing:
             reported, median = values.get(key), medians.get(key)
             if reported is None or median is None:
                 continue

@@ -315,6 +315,10 @@ def parallel_devices(serve_args: Mapping[str, object], sizes: Sequence[str] = PA
     )
 
 
+_GREEDY = ("text", "sglang")
+"""Families whose cells have the temperature 0 where they say none."""
+
+
 class Cell(_Frozen):
     """One workload that is measured.
 
@@ -365,7 +369,7 @@ class Cell(_Frozen):
     @model_validator(mode="before")
     @classmethod
     def _greedy_text(cls, value: object) -> object:
-        if not isinstance(value, Mapping) or value.get("family") != "text":
+        if not isinstance(value, Mapping) or value.get("family") not in _GREEDY:
             return value
         sampling = value.get("sampling", {})
         if isinstance(sampling, str):

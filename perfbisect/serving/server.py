@@ -231,7 +231,8 @@ class Server:
     def reset_caches(self) -> str:
         """Empty the caches; returns why that failed, or an empty text.
 
-        Retries while the engine answers ``"success": false``: it still holds blocks of finished requests.
+        Retries while the engine answers ``"success": false``, or 400 as SGLang does: it still holds blocks of
+        finished requests.
         """
         # Prefix caching is on by default, and a seed repeats its prompts: with warm caches a TTFT is many
         # times shorter.
@@ -246,8 +247,10 @@ class Server:
                     return f"{request.path}: {error}"
                 document = answer.json()
                 # Old engines answer without a body, which is success.
-                is_held = isinstance(document, dict) and document.get("success") is False
-                if answer.status != 200 or (is_held and time.monotonic() > end):
+                is_held = answer.status == 400 or (
+                    isinstance(document, dict) and document.get("success") is False
+                )
+                if answer.status not in (200, 400) or (is_held and time.monotonic() > end):
                     return f"{request.path}: {answer}"
                 time.sleep(_TICK if is_held else 0.0)
         return ""

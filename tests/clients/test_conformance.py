@@ -11,7 +11,7 @@ from perfbisect.clients import CLIENTS
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.metric import parse_metric
 from perfbisect.serving.families import FAMILIES
-from tests.serving.workloads import CHAT, ENDPOINT, PAINT, SPEECH, make_cell
+from tests.serving.workloads import CHAT, ENDPOINT, PAINT, SGLANG, SPEECH, make_cell
 
 MULTI_TURN: dict[str, Any] = {
     "family": "text",
@@ -48,6 +48,8 @@ CELLS: list[dict[str, Any]] = [
         "client": "omni_bench",
         "headline": "e2el",
     },
+    SGLANG,
+    {**SGLANG, "backend": "openai", "client": "vllm_bench"},
     {
         **PAINT,
         "endpoint": "/v1/chat/completions",

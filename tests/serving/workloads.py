@@ -12,6 +12,15 @@ ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
 
 SPEECH = {"family": "tts", "backend": "openai-audio-speech", "endpoint": "/v1/audio/speech"}
 CHAT = {"family": "omni", "backend": "openai-chat-omni", "endpoint": "/v1/chat/completions"}
+SGLANG = {
+    "family": "sglang",
+    "client": "sglang_bench",
+    "backend": "sglang-oai",
+    "endpoint": "/v1/completions",
+    "dataset_name": "random-ids",
+    "dataset_args": {"random-input-len": 8, "random-output-len": 6},
+    "ignore_eos": True,
+}
 PAINT = {"family": "diffusion", "task": "t2i", "backend": "vllm-omni"}
 
 

@@ -14,12 +14,38 @@ from perfbisect.system.environ import user_name
 from tests.command_line import isolate
 from tests.environments.tiny import write_wheel
 from tests.fakes import checkouts
+from tests.fakes.gitwriter import HistoryWriter
 from tests.fakes.history import ENGINE, make_history
+from tests.measure.test_sglang import SGLANG
 from tests.nightlies import make_nightlies
 from tests.transcripts.runner import FOLDER, agrees, at, matches, parse, play, says_what_comes_next
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
-LONG = ("bisection", "check", "clients", "compare", "known_good", "nightly", "swaps", "track")
+LONG = ("bisection", "check", "clients", "compare", "known_good", "nightly", "sglang", "swaps", "track")
+
+
+def make_sglang(folder: Path) -> dict[str, str]:
+    """A repository of the pretend SGLang, whose last commit is slower, and how its environments are made."""
+    writer = HistoryWriter(folder / "sglang")
+    files = {f"python/sglang/{file.name}": file.read_bytes() for file in sorted(SGLANG.glob("sglang/*.py"))}
+    writer.commit("Import the engine", files)
+    slower = files["python/sglang/__init__.py"].replace(b"STEP_MS = 4.0", b"STEP_MS = 9.0")
+    writer.commit("Slow down", {"python/sglang/__init__.py": slower})
+    good, bad = writer.finish()
+    script = folder / "make_environment.sh"
+    script.write_text(
+        f'#!/bin/sh\nset -e\n"{sys.executable}" -m venv --without-pip "$2"\n'
+        'cp -r "$1/python/sglang" "$2"/lib/python3*/site-packages/\n'
+        'cd "$2"/lib/python3*/site-packages/sglang\n[ -z "$3" ] || echo >> __init__.py\n'
+    )
+    script.chmod(0o755)
+    return {
+        "SGLANG": str(folder / "sglang"),
+        "OLDER": good,
+        "NEWER": bad,
+        "ENVIRONMENT": f"command:{script} {{tree}} {{env}},package=sglang",
+        "CHANGED": f"command:{script} {{tree}} {{env}} changed,package=sglang",
+    }
 
 
 @pytest.mark.parametrize(
@@ -36,7 +62,8 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "USER": user_name(),
         "PYTHON": sys.executable,
         "ENGINE": str(ENGINE),
-        "CELL": str(FOLDER.parents[1] / "pretend" / "cells" / "pretend.yaml"),
+        "CELL": str(FOLDER.parent / "fakes" / "cells" / "pretend.yaml"),
+        "MODEL": str(FOLDER.parent / "fakes" / "cells" / "models" / "pretend"),
     }
     if "{REPO}" in text:
         pace = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
@@ -61,6 +88,8 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     if "{CHECKOUT}" in text:
         checkouts.vllm(tmp_path / "vllm")
         names["CHECKOUT"] = str(tmp_path / "vllm")
+    if "{SGLANG}" in text:
+        names |= make_sglang(tmp_path)
     if "{SLOW_CLIENT}" in text:
         names["SLOW_CLIENT"] = str(tmp_path / "slow")
         shutil.copytree(ENGINE, tmp_path / "slow", ignore=shutil.ignore_patterns("__pycache__"))

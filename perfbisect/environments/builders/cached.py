@@ -208,10 +208,14 @@ class CommitTrees:
     ) -> Environment:
         """Check that the engine of the environment in ``folder`` is a commit.
 
-        ``inside``: folder of the package in the repository, by default its own.
+        ``inside``: folder of the package in the repository; by default its own, or that in ``src/`` or
+        ``python/``.
         """
         found = installation.import_engine(build, folder, change.short, venv=venv)
-        tracked = blobs_inside(self.repository, change.id, inside or installation.package.folder)
+        own = installation.package.folder
+        places = (inside,) if inside else (own, f"src/{own}", f"python/{own}")
+        found_in = (blobs_inside(self.repository, change.id, place) for place in places)
+        tracked = next(filter(None, found_in), {})
         shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
         facts = {"identified_by": shown, "engine_says_commit": found.commit}
         return found.checked(change.id, uv.list_packages(build, found.interpreter), facts)

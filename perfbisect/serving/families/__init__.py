@@ -236,10 +236,11 @@ def hub_revision(revision: str | None) -> str | None:
 
 
 def _families() -> dict[str, Family]:
-    from perfbisect.serving.families import offline, pooling, staged, text, transcription
+    from perfbisect.serving.families import offline, pooling, sglang, staged, text, transcription
 
     own = (text.FAMILY, pooling.FAMILY, transcription.FAMILY)
-    return {family.name: family for family in (*own, *staged.STAGED, offline.OfflineFamily())}
+    others = (offline.OfflineFamily(), sglang.FAMILY)
+    return {family.name: family for family in (*own, *staged.STAGED, *others)}
 
 
 FAMILIES: dict[str, Family] = _families()
