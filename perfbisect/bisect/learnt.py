@@ -11,7 +11,7 @@ import numpy as np
 
 from perfbisect.bisect.bisection import Bisection
 from perfbisect.bisect.decision.model import BUILD_SD
-from perfbisect.bisect.decision.rivals import BUILD_PRIOR, COMPILED_PRIOR, explanations
+from perfbisect.bisect.decision.rivals import explanations, usual_builds
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.search_events import to_search_events
@@ -102,7 +102,7 @@ def with_learnt_builds(plan: BisectPlan, taught: Sequence[LearntDocument], machi
     alike = [one.builds for one in taught if one.is_of(plan, machine_class)]
     if not alike:
         return plan
-    usual = np.array(COMPILED_PRIOR if plan.search.compiles_each else BUILD_PRIOR)
+    usual = np.array(usual_builds(plan.search.compiles_each))
     logs = np.log(np.maximum(usual, _POSSIBLE)) + np.array(alike).sum(0)
     likely = np.exp(logs - logs.max())
     weights = (1 - _KEPT) * likely / likely.sum() + _KEPT * usual

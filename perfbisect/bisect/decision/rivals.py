@@ -45,6 +45,7 @@ BUILD_PRIOR = (0.5, 0.2, 0.2, 0.1, 0.0, 0.0)
 COMPILED_PRIOR = (0.1, 0.25, 0.35, 0.3, 0.0, 0.0)
 """... and where most have their own."""
 
+
 SLOPE = 0.2
 """Prior probability that what changes between the ends changes gradually."""
 
@@ -248,6 +249,11 @@ def _taus(plain: Posterior, below: float) -> Array:
     return np.asarray(taus if len(taus) else TAU[:1])
 
 
+def usual_builds(compiles_each: bool) -> tuple[float, ...]:
+    """The prior of :data:`BUILD_SD` where nothing was learnt."""
+    return COMPILED_PRIOR if compiles_each else BUILD_PRIOR
+
+
 @dataclass(frozen=True)
 class Rivals:
     """The other explanations of the launches of a posterior."""
@@ -260,8 +266,7 @@ class Rivals:
 
     @cached_property
     def builds(self) -> Explanations:
-        usual = COMPILED_PRIOR if self.compiles_each else BUILD_PRIOR
-        return explanations(self.plain, self.plain.noise_prior.builds or usual)
+        return explanations(self.plain, self.plain.noise_prior.builds or usual_builds(self.compiles_each))
 
     @cached_property
     def intermittent(self) -> Intermittence:
