@@ -241,7 +241,7 @@ class TestSearching:
 BAD = [
     ("num_promts: 3", 11, "num_promts", "unknown key; did you mean num_prompts", None),
     ("variant: fast", 11, "variant", "unknown key; did you mean variants?", None),
-    ("zzz: 1", 11, "zzz", "unknown key", "... of 50 keys"),
+    ("zzz: 1", 11, "zzz", "unknown key", "... of 51 keys"),
     ("num_warmups: two", 11, "num_warmups", "expected a whole number, not 'two'", None),
     ("num_warmups: -1", 11, "num_warmups", "must be greater than or equal to 0, not -1", None),
     ("ignore_eos: yes", 11, "ignore_eos", "expected true or false, not 'yes'", None),
@@ -360,7 +360,7 @@ def test_what_the_server_tells_may_be_a_guard(tmp_path: Path) -> None:
             [
                 "variant: unknown key; did you mean variants?",
                 "  line 12: client: there is no client 'wrk' (allowed: vllm_bench, omni_bench, "
-                "diffusion_bench, offline_bench, multi_turn_bench)",
+                "diffusion_bench, offline_bench, multi_turn_bench, sglang_bench)",
                 "  line 13: tokenizer: there is no {}/none (allowed: a folder relative to this file, or a "
                 "hub's name)",
             ],

@@ -10,7 +10,7 @@ from perfbisect.bisect.failure import job as failure_job
 from tests.command_line import isolate, type_command, type_json
 from tests.fakes.history import MEASURED_WITH, make_history
 
-CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
+CELL = str(Path(__file__).parents[2] / "pretend" / "cells" / "pretend.yaml")
 ASKED = ("--ask", "Count <b>from</b> zero", "--expect-answer", "w1 w2")
 
 

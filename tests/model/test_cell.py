@@ -86,6 +86,7 @@ ASIDE: dict[str, Any] = {
     "headline": "ttft:p99",
     "guards": ["failed"],
     "ready_timeout": 5.0,
+    "expected_answer": {"prompt": "2 + 2 =", "text": "4"},
     "known_baselines": {"H100": {"tpot": 7.1}},
     "variants": {"slow": {"env": {"Z": "1"}}},
 }

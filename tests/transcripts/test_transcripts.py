@@ -62,8 +62,8 @@ def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "USER": user_name(),
         "PYTHON": sys.executable,
         "ENGINE": str(ENGINE),
-        "CELL": str(FOLDER.parent / "fakes" / "cells" / "pretend.yaml"),
-        "MODEL": str(FOLDER.parent / "fakes" / "cells" / "models" / "pretend"),
+        "CELL": str(FOLDER.parents[1] / "pretend" / "cells" / "pretend.yaml"),
+        "MODEL": str(FOLDER.parents[1] / "pretend" / "cells" / "models" / "pretend"),
     }
     if "{REPO}" in text:
         pace = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
