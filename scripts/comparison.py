@@ -197,11 +197,13 @@ def _worlds_table(options: Namespace) -> None:
     """Print the verdicts, and how often the interval holds the truth."""
     verdicts = ("regression", "improvement", "same", "inconclusive")
     trials = {name: partial(session, world) for name, world in choose(WORLDS, options.worlds).items()}
-    print_head("world", *(f"{verdict} %" for verdict in verdicts), "interval holds %", "launches")
+    within = [f"within {options.within} blocks %"] if options.within else []
+    print_head("world", *(f"{verdict} %" for verdict in verdicts), "interval holds %", "launches", *within)
     for name, rows in sessions(trials, options):
         words, held, launches = zip(*rows, strict=True)
         shares = [percent((word == verdict for word in words), 1) for verdict in verdicts]
-        print_row([name, *shares, percent(held, 1), f"{np.mean(launches):.1f}"])
+        early = [percent((n <= BLOCK_SIZE * options.within for n in launches), 1) for _ in within]
+        print_row([name, *shares, percent(held, 1), f"{np.mean(launches):.1f}", *early])
 
 
 def _metrics_table(options: Namespace) -> None:
@@ -235,6 +237,7 @@ def main(argv: list[str] | None = None) -> int:
         ("--metrics", _metrics_table, "how often one of several metrics differs"),
     ):
         made.add_argument(option, dest="table", action="store_const", const=table, help=text)
+    made.add_argument("--within", type=int, help="also how often a comparison ends within so many blocks")
     options = made.parse_args(argv)
     options.table(options)
     return 0

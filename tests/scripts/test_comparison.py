@@ -42,10 +42,11 @@ def test_a_side_that_never_gives_a_value_ends_it() -> None:
 
 @pytest.mark.processes
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "3", "--worlds", "40 %"]) == 0
+    assert main(["--seeds", "3", "--worlds", "40 %", "--within", "2"]) == 0
     rows = capsys.readouterr().out.splitlines()[-2:]
     for row, world in zip(rows, ("", "noise known: "), strict=True):
         assert row.startswith(f"| {world}40 % slower, noise 0.7 % | 100.0 | 0.0 | 0.0 | 0.0 |")
+        assert row.endswith(" | 100.0 |")
     with pytest.raises(SystemExit, match="no such world"):
         main(["--worlds", "nowhere"])
 
