@@ -49,12 +49,12 @@ def series_of(values: Sequence[float], key: str = "series") -> SeriesValues:
     return SeriesValues(key, tuple(float(v) for v in values), nights, min_effect=SMALLEST)
 
 
-def steps_of(values: Sequence[float]) -> list[ChangePoint]:
-    """The relevant steps of a series at a rate of 1 %."""
+def steps_of(values: Sequence[float], rate: float = ALPHA) -> list[ChangePoint]:
+    """The relevant steps of a series at a rate of false alarms."""
     series = series_of(values)
     if series.refusal:
         return []
-    return [b for b in detect(series, ALPHA) if b.shape == "step" and b.is_relevant]
+    return [b for b in detect(series, rate) if b.shape == "step" and b.is_relevant]
 
 
 def detect_indices(values: Sequence[float]) -> list[int]:

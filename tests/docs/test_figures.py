@@ -71,6 +71,16 @@ def test_the_table_of_tools_has_our_row_as_it_was_measured() -> None:
 
 
 @pytest.mark.parametrize("series", ["shuffled", "contiguous"])
+@pytest.mark.parametrize("detector", ["perfbisect", "Apache Otava"])
+def test_f1_beside_otava_is_that_of_the_table_of_tools(detector: str, series: str) -> None:
+    tools = rows(DETECTION, "detector | shuffled")
+    (name,) = [name for name in tools if name.startswith(detector)]
+    row = re.search(rf"^\| {series} \| {detector} \| \S+ \| \S+ \| (\S+) \(", DETECTION, re.M)
+    assert row is not None
+    assert row[1] == tools[name][series].split(",")[0]
+
+
+@pytest.mark.parametrize("series", ["shuffled", "contiguous"])
 def test_the_bars_of_the_method_have_what_was_measured_of_the_detector(series: str) -> None:
     seen = rows(DETECTION, "bar | wanted")[f"F1 {series}; unchanged series reported"]["seen"]
     f1, alarmed = re.split("[,;]", seen)[0], seen.rpartition("; ")[2]
