@@ -48,8 +48,8 @@ HEADLINES = (
 )
 """Metrics by which an event is represented, the first that moved before the others."""
 
-_RECOVERED = 0.25  # share of a change, in logs, within which a series is back at its old level ...
-_RECOVERY_NIGHTS = 3  # ... by the median of so many nights after it
+RECOVERED = 0.25  # share of a change, in logs, within which a series is back at its old level ...
+RECOVERY_NIGHTS = 3  # ... by the median of so many nights after it
 _SHORT_SERIES = 20  # nights below which a series is called short: its noise is known to a sixth at best
 
 _JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
@@ -225,11 +225,11 @@ def recovery(change: SeriesChange) -> int | None:
     segment = next(part for part in series.segments() if part.start <= change.point.index < part.stop)
     first = change.after[-1] + 1
     old = [series.values[i] for i in change.before[-7:] if series.values[i] > 0]
-    new = series.values[first : segment.stop][:_RECOVERY_NIGHTS]
+    new = series.values[first : segment.stop][:RECOVERY_NIGHTS]
     if not old or not new or min(new) <= 0:
         return None
     distance = float(np.median(np.log(new)) - np.median(np.log(old)))
-    return first if abs(distance) <= _RECOVERED * abs(change.shift) else None
+    return first if abs(distance) <= RECOVERED * abs(change.shift) else None
 
 
 def status(change: SeriesChange, until: int) -> AlertStatus:

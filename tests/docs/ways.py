@@ -49,6 +49,7 @@ WAYS: dict[str, str] = {
     "track detect": TYPED,
     "track export": TYPED,
     "track ingest": TYPED,
+    "track fixed": TYPED,
     "track publish": "of jobs: tests/sources publish them and read them back",
     "track rebaseline": TYPED,
     "track reopen": TYPED,

@@ -43,7 +43,7 @@ SET = 0.95  # probability of the set of places, and of the interval of a size an
 FEWEST = INNER + OUTER  # nights below which nothing can be judged
 WEEK = 7  # days after which a change that was undone is two changes; undone within them, a transient
 
-_WIDTH = 2.5  # standard errors of the size of a drift or transient that make its interval
+WIDTH = 2.5  # standard errors of the size of a drift or transient that make its interval
 _SHARP = 2  # places of a change so sure that no drift is fitted
 _TINY = 1e-12
 _POWER = 0.84  # standard normal quantile of four cases in five
@@ -350,7 +350,7 @@ class Excursion:
 
     @property
     def size(self) -> Size:
-        return self.step, self.step - _WIDTH * self.error, self.step + _WIDTH * self.error
+        return self.step, self.step - WIDTH * self.error, self.step + WIDTH * self.error
 
 
 def fit_ramp(values: Array, steps: tuple[int, ...]) -> Excursion | None:
