@@ -76,6 +76,7 @@ class TrackFixedDocument(Document):
             elif item.point.shape != "transient" or (not item.is_over and item.shift * change.shift < 0):
                 began[item.point.index] = (max(0, places[0] - 1), max(places[-1], item.point.index))
         start = max(began, default=change.after[0])
+        left_at = start if change.after[0] < start < left_at else left_at
         before = range(change.before[0], change.before[-1] + 1)[-NOISE_NIGHTS:]
         groups = [before, range(change.after[0], left_at)[:NOISE_NIGHTS], range(start, end)[-WEEK:]]
         document = cls(

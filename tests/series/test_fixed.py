@@ -42,7 +42,9 @@ def test_what_is_left_of_a_step(factor: float, back: float, verdict: str, share:
     ("nights", "verdict"), [(36, "too few nights"), (37, "too few nights"), (38, "over")]
 )
 def test_three_nights_tell(nights: int, verdict: str) -> None:
-    assert judged(step(noise(1, nights), 20, 1.3, 35)).verdict == verdict
+    fixed = judged(step(noise(1, nights), 20, 1.3, 35))
+    assert fixed.verdict == verdict
+    assert [(level.first, level.last) for level in fixed.levels] == [(0, 19), (20, 34), (35, nights - 1)]
 
 
 def test_a_bad_night_moves_no_verdict() -> None:
