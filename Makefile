@@ -165,7 +165,7 @@ docs: $(STAMP)
 
 lock: $(STAMP)
 	$(LOCK) --upgrade pyproject.toml -o requirements/runtime.txt
-	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra dev --extra mcp --extra parquet -c requirements/runtime.txt -o requirements/dev.txt
+	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra dev --extra mcp --extra notify --extra parquet -c requirements/runtime.txt -o requirements/dev.txt
 	$(LOCK) --upgrade requirements/ray.in -c requirements/dev.txt -o requirements/ray.txt
 	$(LOCK) --upgrade requirements/explain.in -o requirements/explain.txt
 

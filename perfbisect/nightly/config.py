@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -25,8 +27,9 @@ Cause = Literal["product", "instrument", "workload", "night", "unknown"]
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _SECRET = (
-    "the address of a webhook is a secret and does not belong in a file: write "
-    "webhook: {url: NIGHTLY_WEBHOOK}, and set NIGHTLY_WEBHOOK where the nightly runs"
+    "the address of a webhook or channel is a secret and does not belong in a file: name the variable that "
+    "holds it, as in webhook: {url: NIGHTLY_WEBHOOK} or notify: [NIGHTLY_CHAT], and set that where the "
+    "nightly runs"
 )
 
 
@@ -140,12 +143,14 @@ class WebhookRules(BaseModel):
 
 
 class NotificationRules(BaseModel):
-    """Where the night is sent. ``job_summary``: append to the file in ``GITHUB_STEP_SUMMARY`` if it is set;
+    """Where the night is sent. ``notify``: the environment variables with the secret addresses, of nights
+    with findings. ``job_summary``: append to the file in ``GITHUB_STEP_SUMMARY`` if it is set;
     ``markdown``: a file to paste or post."""
 
     model_config = _STRICT
 
     webhook: Annotated[WebhookRules | None, BeforeValidator(_refuse_secret)] = None
+    notify: Annotated[tuple[Variable, ...], BeforeValidator(_refuse_secret), Field(strict=False)] = ()
     job_summary: bool = True
     markdown: str | None = None
 
@@ -219,6 +224,11 @@ def load_nightly(path: Path) -> NightlyFile:
             raise document.error((old,), f"unknown key; it has the name of its option now: {new}", new)
     keys: dict[str, Any] = {field.key: (str | None, None) for field in OPTIONS}
     nightly = validate(document, create_model("NightlyYaml", __base__=Nightly, **keys))
+    if nightly.tell.notify and find_spec("apprise") is None:
+        raise document.error(
+            ("tell", "notify"),
+            f"needs the extra notify, which {sys.executable} lacks: pip install 'perfbisect[notify]'",
+        )
     texts = nightly.model_dump(include=set(keys), exclude_none=True)
     settings = Settings(path.absolute().parent, texts, document)
     given = {field.name: settings.value(field) for field in OPTIONS if field.key in settings.texts}

@@ -1,4 +1,4 @@
-"""Delivers a night: report, dashboard, publishing, exports, Markdown, job summary and webhook.
+"""Delivers a night: report, dashboard, publishing, exports, Markdown, job summary, webhook and channels.
 
 The address and token of a webhook are secrets that are never shown, logged or raised. A message that was not
 delivered is sent again, a few times; one that was refused is not. After a timeout the receiver may get it
@@ -23,9 +23,10 @@ from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.folders import Jobs
-from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
+from perfbisect.nightly.config import DashboardRules, NightlyFile
 from perfbisect.nightly.model import Night, NightFindings
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
+from perfbisect.nightly.notify import notify
 from perfbisect.nightly.report import finding_texts, night_report
 from perfbisect.redaction import REDACTED, without_secrets
 from perfbisect.report.html import report_html
@@ -48,6 +49,8 @@ from perfbisect.system.http import (
 from perfbisect.system.logs import excerpt
 
 SCHEMA = "perfbisect.nightly-message/2"
+
+_NO_FINDINGS = StepResult("skipped: no findings")
 
 WEBHOOK_TRIES = 4
 _MAX_RESPONSE_BYTES = 300
@@ -104,7 +107,24 @@ def delivery_tasks(
         yield "job summary", lambda night: append_summary(Path(summary), night_markdown(night))
     hook = tell.webhook
     if hook is not None:
-        yield "webhook", partial(_send_webhook, hook, variables, retries)
+
+        def send_webhook(night: Night) -> StepResult:
+            if hook.when == "findings" and not night.exit_code and not night.has_news:
+                return _NO_FINDINGS
+            target = read_target(hook.url, variables)
+            send(target, message(night, link=job_link(variables)), retries)
+            return StepResult(f"sent to {target.shown}")
+
+        yield "webhook", send_webhook
+    if tell.notify:
+
+        def send_notifications(night: Night) -> StepResult:
+            if not night.exit_code and not night.has_news:
+                return _NO_FINDINGS
+            title, _, text = message(night, link=job_link(variables))["text"].partition("\n")
+            return StepResult(notify(tell.notify, variables, title, text or title, bad=bool(night.exit_code)))
+
+        yield "notify", send_notifications
 
 
 def night_markdown(night: Night) -> str:
@@ -207,16 +227,6 @@ def _export(file: NightlyFile, state: Path) -> StepResult:
             points = exported.points
             files |= {f"benchmark {kind}": Path(written) for kind, written in exported.files.items()}
     return StepResult(counted(points, "point"), files)
-
-
-def _send_webhook(
-    rules: WebhookRules, variables: Mapping[str, str], retries: RetryPolicy, night: Night
-) -> StepResult:
-    if rules.when == "findings" and not night.exit_code and not night.has_news:
-        return StepResult("skipped: no findings")
-    target = read_target(rules.url, variables)
-    send(target, message(night, link=job_link(variables)), retries)
-    return StepResult(f"sent to {target.shown}")
 
 
 @dataclass(frozen=True)

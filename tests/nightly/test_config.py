@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,13 +104,28 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "webhook",
-    ["https://hooks.example.com/s3cret", "{url: 'https://hooks.example.com/s3cret'}", "{url: s3cret}"],
+    "told",
+    [
+        "webhook: https://hooks.example.com/s3cret",
+        "webhook: {url: 'https://hooks.example.com/s3cret'}",
+        "webhook: {url: s3cret}",
+        "notify: slack://s3cret/b/c",
+        "notify: ['slack://s3cret/b/c']",
+    ],
 )
-def test_a_secret_is_refused_and_not_repeated(tmp_path: Path, webhook: str) -> None:
+def test_a_secret_is_refused_and_not_repeated(tmp_path: Path, told: str) -> None:
     with pytest.raises(LocatedError, match="NIGHTLY_WEBHOOK") as caught:
-        load_nightly(written(tmp_path, GOOD + f"tell:\n  webhook: {webhook}\n"))
+        load_nightly(written(tmp_path, GOOD + f"tell:\n  {told}\n"))
     assert "s3cret" not in str(caught.value)
+
+
+def test_channels_need_their_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, GOOD + "tell:\n  notify: [NIGHTLY_CHAT]\n")
+    assert load_nightly(path).nightly.tell.notify == ("NIGHTLY_CHAT",)
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(LocatedError, match=r"pip install 'perfbisect\[notify\]'") as caught:
+        load_nightly(path)
+    assert (caught.value.where, caught.value.exit_code) == (f"{path}:5", 2)
 
 
 @pytest.fixture
