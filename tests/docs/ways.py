@@ -63,6 +63,7 @@ WAYS: dict[str, str] = {
 """A verb -> how its commands are tried, else why they are only held against the command line's tree."""
 
 ELSEWHERE: dict[str, str] = {
+    "sglang_env.sh": "wants a checkout of SGLang",
     "buildkite.com": "asks the network: tests/series/sources/test_buildkite.py has an API of its own",
     "--fleet": "wants machines that answer: tests/fleet has some",
     "--online": "asks the registry",
