@@ -112,8 +112,9 @@ def test_they_hold_what_is_shipped_and_nothing_of_the_tests(sdist: Path, wheel: 
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(900)
 def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
-    """One with the locked dependencies and nothing else, not even pip: one test, since it takes a minute."""
+    """One with the locked dependencies and nothing else, not even pip: one test, since it takes minutes."""
     call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", folder=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
