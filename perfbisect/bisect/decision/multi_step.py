@@ -13,6 +13,7 @@ from perfbisect.bisect.decision.endpoints import MAX_ROUNDS, SEARCH_BELOW, shows
 from perfbisect.bisect.decision.model import NextLaunch, Note, Reason, SearchOutcome, Wait
 from perfbisect.bisect.decision.outcome import ConfirmedStep
 from perfbisect.bisect.decision.search import (
+    NAME_ABOVE,
     RangeResult,
     is_named,
     judge_pairs,
@@ -61,6 +62,9 @@ def _confirmed_step(state: SearchState, pairs: Pairs, span: Span, since: int) ->
             continue
         posterior = state.posterior(span, known)
         if posterior is not None:
+            # As in the search of the part; the other explanations of each prefix would cost much more.
+            if float(posterior.p[pairs.parent + 1 : pairs.culprit + 1].sum()) < NAME_ABOVE:
+                continue
             rivals = rivals_of(state, posterior, span, pairs, known)
             if is_named(state, span, pairs, rivals, known):
                 probability = rivals.probability(pairs.parent, pairs.culprit)
