@@ -143,9 +143,11 @@ def testable(index: int, built: frozenset[int], skips: frozenset[int], tried: in
     return 1.0 - max(share, math.pow(0.65, distance + 0.5))
 
 
-def information(posterior: Posterior, where: tuple[int, ...], variance: float) -> Array:
-    """Bits that one launch at each position tells about where the step is; ``variance`` is that of its
-    centre."""
+def information(posterior: Posterior, where: tuple[int, ...], variances: Sequence[float]) -> Array:
+    """Bits [variance, place] that one launch at each position tells about where the step is.
+
+    ``variances``: of a launch's centre.
+    """
     at = np.array(posterior.at)
     place = np.array(where)
     ahead = np.cumsum(posterior.p)
@@ -158,11 +160,12 @@ def information(posterior: Posterior, where: tuple[int, ...], variance: float) -
     mean, spread = posterior.levels_of(place)
     # Places without offsets of their own share their levels.
     kinds, of_kind = np.unique(np.concatenate([mean, spread], axis=1), axis=0, return_inverse=True)
-    bits = np.empty(len(place))
+    bits = np.empty((len(variances), len(place)))
     for kind, levels in enumerate(kinds):
         here = of_kind.ravel() == kind
         middle, around = np.split(levels, 2)
-        bits[here] = _bits(weight[here], middle, np.sqrt(around + variance))
+        for row, variance in enumerate(variances):
+            bits[row, here] = _bits(weight[here], middle, np.sqrt(around + variance))
     return np.asarray(np.maximum(bits, 0.0))
 
 
@@ -209,8 +212,8 @@ def probe(
     best: ProbeChoice | None = None
     best_rate = alone = -1.0
     counts = sorted({r for r in _RUNS if r < max_runs} | {max_runs})
-    for runs in counts:
-        bits = information(posterior, where, posterior.launch_variance(runs))
+    told = information(posterior, where, [posterior.launch_variance(runs) for runs in counts])
+    for runs, bits in zip(counts, told, strict=True):
         minutes = np.array([prices.visit(i, runs) for i in where])
         alone = max(alone, float(bits.max()))
         bits = bits * left_over(posterior, pending, where, runs)
