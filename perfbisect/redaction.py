@@ -22,9 +22,21 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """``${NAME}``: stands for the secret in a variable, see :mod:`perfbisect.common.secret_references`."""
 SHORTEST_SECRET = 6
 """Characters; a shorter value is shown."""
-_SECRET_STARTS = ("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "AKIA", "eyJ")
+_SECRET_STARTS = (
+    "hf_",
+    "sk-",
+    "ghp_",
+    "gho_",
+    "ghr_",
+    "ghs_",
+    "ghu_",
+    "github_pat_",
+    "glpat-",
+    "AKIA",
+    "eyJ",
+)
 _SECRET_VALUE = re.compile(
-    r"\b(?:(?:hf_|ghp_)[A-Za-z0-9]{16,}|(?:sk-|github_pat_|glpat-)[A-Za-z0-9_\-]{16,}"
+    r"\b(?:(?:hf_|gh[oprsu]_)[A-Za-z0-9]{16,}|(?:sk-|github_pat_|glpat-)[A-Za-z0-9_\-]{16,}"
     r"|AKIA[A-Z0-9]{12,}|eyJ[A-Za-z0-9_\-.]{16,})"
 )
 """Access tokens of hubs and clouds; ``hf_overrides`` is none."""

@@ -315,6 +315,7 @@ SINKS = {
     "changes/git.py": "the log of a fetch",
     "clients/fork_server.py": "its own child",
     "clients/runner.py": "its own log",
+    "comment/answer.py": "its own child",
     "fleet/command.py": "its own log",
     "dashboard/build.py": "files of the site that it lists",
     "environments/build.py": "its own log",

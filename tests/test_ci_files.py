@@ -23,6 +23,8 @@ from perfbisect.cli.app import app
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
 GITHUB, BUILDKITE = SCRIPTS / "ci" / "github-nightly.yml", SCRIPTS / "ci" / "buildkite-nightly.yml"
+GITHUB_COMMENT = SCRIPTS / "ci" / "github-comment.yml"
+BUILDKITE_COMMENT = SCRIPTS / "ci" / "buildkite-comment.yml"
 CRON = SCRIPTS / "nightly.sh"
 
 BUILDKITE_KEYS = """
@@ -36,24 +38,27 @@ def document(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def steps() -> list[dict[str, Any]]:
-    (job,) = document(GITHUB)["jobs"].values()
+def steps(path: Path = GITHUB) -> list[dict[str, Any]]:
+    (job,) = document(path)["jobs"].values()
     found: list[dict[str, Any]] = job["steps"]
     return found
 
 
 def commands() -> Iterator[str]:
     """Every line that a shell is given."""
-    for step in steps():
+    for step in (*steps(), *steps(GITHUB_COMMENT)):
         yield from step.get("run", "").splitlines()
-    for step in document(BUILDKITE)["steps"]:
+    for step in (*document(BUILDKITE)["steps"], *document(BUILDKITE_COMMENT)["steps"]):
         yield from step["command"].splitlines()
     yield from CRON.read_text().splitlines()
 
 
 def calls() -> list[list[str]]:
     """The words of each call of perfbisect."""
-    found = [re.match(r'\s*"?(?:perfbisect|\$perfbisect)"? (?P<words>[a-z].*)', line) for line in commands()]
+    found = [
+        re.match(r'\s*(?:exec )?"?(?:perfbisect|\$perfbisect)"? (?P<words>[a-z].*)', line)
+        for line in commands()
+    ]
     return [shlex.split(match["words"].partition(">")[0]) for match in found if match]
 
 
@@ -73,15 +78,17 @@ def test_the_workflow_is_one_that_github_takes() -> None:
         assert set(step) <= {"name", "run", "uses", "with", "env", "if"}
 
 
-def test_actions_are_pinned_by_commit_and_say_their_release() -> None:
-    used = [line for line in GITHUB.read_text().splitlines() if "uses:" in line]
+@pytest.mark.parametrize("path", [GITHUB, GITHUB_COMMENT], ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_and_say_their_release(path: Path) -> None:
+    used = [line for line in path.read_text().splitlines() if "uses:" in line]
     assert len(used) == 2
     for line in used:
         assert re.search(r"uses: actions/[a-z-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", line), line
 
 
-def test_the_checkout_has_the_history_and_keeps_no_credentials() -> None:
-    (checkout,) = (step for step in steps() if "checkout" in step.get("uses", ""))
+@pytest.mark.parametrize("path", [GITHUB, GITHUB_COMMENT], ids=lambda path: path.name)
+def test_the_checkout_has_the_history_and_keeps_no_credentials(path: Path) -> None:
+    (checkout,) = (step for step in steps(path) if "checkout" in step.get("uses", ""))
     assert checkout["with"] == {"fetch-depth": 0, "persist-credentials": False}
 
 
@@ -100,7 +107,41 @@ def test_the_pipeline_is_one_that_buildkite_takes() -> None:
     assert step["soft_fail"] == [{"exit_status": 4}]
 
 
-@pytest.mark.parametrize("path", [GITHUB, BUILDKITE, CRON], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [GITHUB_COMMENT, BUILDKITE_COMMENT], ids=lambda path: path.name)
+def test_a_comment_takes_thirty_lines_and_is_in_none(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 30
+    # What somebody wrote is in a file, and a condition at most looks at it.
+    assert not re.search(r"\$\{\{ *github\.(event|head_ref)", text)
+    runs = [step["run"] for step in steps(path) if "run" in step] if path == GITHUB_COMMENT else []
+    runs += [step["command"] for step in document(path)["steps"]] if path == BUILDKITE_COMMENT else []
+    assert len(runs) == 1 and "${{" not in runs[0] and "eval" not in runs[0]
+
+
+def test_the_workflow_of_comments_writes_comments_alone() -> None:
+    workflow = document(GITHUB_COMMENT)
+    assert workflow[True] == {"issue_comment": {"types": ["created"]}}
+    assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
+    (job,) = workflow["jobs"].values()
+    assert "issue.pull_request" in job["if"] and job["timeout-minutes"] > 0
+    (variables,) = (step["env"] for step in job["steps"] if "env" in step)
+    assert variables == {
+        "GITHUB_TOKEN": "${{ github.token }}",
+        "RULES": ".github/perfbisect-comments.yaml",
+    }
+
+
+def test_the_step_of_comments_is_one_that_buildkite_takes() -> None:
+    (step,) = document(BUILDKITE_COMMENT)["steps"]
+    assert set(step) <= set(BUILDKITE_KEYS.split())
+    assert (step["concurrency"], step["concurrency_group"]) == (1, "perfbisect/comment")
+    assert "$" not in step["command"], "what is not doubled is replaced on upload"
+    assert step["soft_fail"] == [{"exit_status": 3}, {"exit_status": 4}]
+
+
+@pytest.mark.parametrize(
+    "path", [GITHUB, BUILDKITE, GITHUB_COMMENT, BUILDKITE_COMMENT, CRON], ids=lambda path: path.name
+)
 def test_no_secret_stands_in_them(path: Path) -> None:
     text = path.read_text()
     assert not re.search(r"hooks\.slack|https?://|gh[pousr]_|xox[bp]-|Bearer", text)

@@ -411,16 +411,21 @@ _NO_MAINTENANCE = ("-c", "gc.auto=0", "-c", "maintenance.auto=false")
 """Maintenance in the background after a fetch would disturb measurements."""
 
 
-def fetch_remote(repository: Repository, remote: str, log: Path, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-    """Fetch a remote without prompts; branches, index and work tree stay. Raises MachineError."""
-    where = str(repository.path)
-    command = f"git -C {where} fetch {remote}"
+def fetch_remote(
+    repository: Repository, remote: str, log: Path, timeout_s: float = FETCH_TIMEOUT_S, *, refspec: str = ""
+) -> None:
+    """Fetch a remote without prompts; branches, index and work tree stay. Raises MachineError.
+
+    ``refspec``: what of it, by default what the repository is configured to.
+    """
+    where, what = str(repository.path), (remote, refspec) if refspec else (remote,)
+    command = f"git -C {where} fetch {' '.join(what)}"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         # Logs are appended to: errors of an earlier fetch must not explain this one.
         log.unlink(missing_ok=True)
         done = commands.run(
-            ["git", "-C", where, *_NO_MAINTENANCE, "fetch", "--no-recurse-submodules", "--", remote],
+            ["git", "-C", where, *_NO_MAINTENANCE, "fetch", "--no-recurse-submodules", "--", *what],
             env=git_environment(os.environ),
             cwd=log.parent,
             log=log,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -13,13 +14,15 @@ from perfbisect.cells.reports import ReportedWorkload
 from perfbisect.cells.reports.results import read_record
 from perfbisect.changes.history import commit_under_test
 from perfbisect.commands import changes, setups
-from perfbisect.commands.output import CommandResult, report_result
+from perfbisect.commands.output import CommandResult, print_progress, report_result
 from perfbisect.commands.session import PlannedJob, job_result, measure
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.json_text import WRONG_SHAPE
+from perfbisect.engine.experiment import Experiment, ResultT
 from perfbisect.errors import (
     BuildError,
     LocatedError,
+    MachineError,
     PerfbisectError,
     ServerError,
     UntestableError,
@@ -57,10 +60,18 @@ from perfbisect.experiments.setup import (
 from perfbisect.jobs.commands import git_command
 from perfbisect.jobs.documents import MinutesDocument, cell_document, metric_document
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.plans import runs_per_launch
+from perfbisect.jobs.plans import PlanT, runs_per_launch
 from perfbisect.jobs.replay import launches, require_ratio
 from perfbisect.model.attempt import key
+from perfbisect.report.summary import (
+    MAX_COMMENT_BYTES,
+    append_summary,
+    job_link,
+    summary_markdown,
+    truncate,
+)
 from perfbisect.stats.threshold import LEAST
+from perfbisect.system.files import write_atomic
 
 if TYPE_CHECKING:
     from perfbisect.cli.compare import CheckRequest
@@ -125,16 +136,30 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
             if request.dry_run:
                 return replace(comparison, commands=()).show()
             job = workspace.new_job()
-            return job_result(COMPARE, measure(workspace, job, COMPARE, comparison, request))
+            return _told(request, COMPARE, measure(workspace, job, COMPARE, comparison, request))
         planned = _plan_check(workspace, request, at)
         if request.dry_run:
             return planned.show()
         job = workspace.new_job()
-        return job_result(CHECK, measure(workspace, job, CHECK, planned, request))
+        return _told(request, CHECK, measure(workspace, job, CHECK, planned, request))
     except NothingDiffersError as error:
-        return job_result(CHECK, _nothing_differs(workspace, request, at, error))
+        return _told(request, CHECK, _nothing_differs(workspace, request, at, error))
     except (BuildError, ServerError) as error:
         raise _untestable(error, request, job, position=1 if how == "rev" else 0) from error
+
+
+def _told(request: CheckRequest, kind: Experiment[PlanT, ResultT], result: ResultT) -> CommandResult:
+    """What the command prints; the same in short for the CI job's summary and the file of --markdown."""
+    text = summary_markdown(kind.report(result), result, job_link(os.environ))
+    # A disk that is full takes no verdict away: it is in the journal, and in the exit code.
+    try:
+        if request.markdown is not None:
+            write_atomic(request.markdown, truncate(text, MAX_COMMENT_BYTES))
+        if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+            append_summary(Path(path), text)
+    except MachineError as error:
+        print_progress(f"note: {error.message}")
+    return job_result(kind, result)
 
 
 def _plan_check(

@@ -20,7 +20,7 @@ from perfbisect.commands.options import (
     Share,
 )
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.request import Argument, Option, prints
+from perfbisect.commands.request import OUTPUT, Argument, Option, prints
 from perfbisect.commands.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -294,6 +294,12 @@ class CheckRequest(MeasureOptions, BudgetOptions):
         ),
     ] = None
     metrics: Metrics = ()
+    markdown: Annotated[
+        Path | None,
+        Option(
+            "Write verdict, picture and numbers as Markdown, for a comment.", metavar="FILE", panel=OUTPUT
+        ),
+    ] = None
 
     def run(self, workspace: Workspace) -> CommandResult:
         from perfbisect.cli.checks import run_check

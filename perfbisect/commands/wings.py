@@ -18,7 +18,7 @@ Row = tuple[str, str, str, str]
 GroupRow = tuple[str, str, str, str, str]
 """A command of commands: name, panel, short help, help and example."""
 
-WINGS: Final = ("explain", "fleet", "nightly", "dashboard", "mcp")
+WINGS: Final = ("comment", "explain", "fleet", "nightly", "dashboard", "mcp")
 """Packages with a :class:`Wing` in their module ``wing``; one that is not there is left out."""
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from perfbisect.common.quantities import parse_minutes, parse_share
 
 # A token is part of a path: with "/../victim" in a journal, resume would delete a folder of the user.
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -53,6 +55,22 @@ def required(is_valid: Callable[[str], bool], what: str) -> AfterValidator:
 
     return AfterValidator(check)
 
+
+def _parsed(parse: Callable[[str], float]) -> BeforeValidator:
+    """Read a number written as text."""
+
+    def read(value: object) -> float:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text (quote it), not {value!r}")
+        return parse(value)
+
+    return BeforeValidator(read)
+
+
+Minutes = Annotated[float, _parsed(parse_minutes)]
+"""Written as ``3h`` or ``90m``."""
+Share = Annotated[float, _parsed(parse_share)]
+"""Written as ``5%``."""
 
 Token = Annotated[str, required(lambda text: not text or is_token(text), "token: 32 hex digits, or empty")]
 """The token of a launch, or empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from perfbisect.cells.loading import ReadAt, list_cells, load_cells
 from perfbisect.commands.options import BuildOptions
 from perfbisect.commands.request import request_fields
 from perfbisect.commands.settings import Settings
-from perfbisect.common.quantities import parse_minutes, parse_share
+from perfbisect.common.checked import Minutes, Share
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import Located, load, validate
 from perfbisect.errors import UsageError
@@ -44,27 +44,12 @@ def _matching(pattern: str, problem: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _parsed(parse: Callable[[str], float]) -> BeforeValidator:
-    """Read a number written as text."""
-
-    def read(value: object) -> float:
-        if not isinstance(value, str):
-            raise ValueError(f"expected text (quote it), not {value!r}")
-        return parse(value)
-
-    return BeforeValidator(read)
-
-
 def _refuse_secret(value: object) -> object:
     if isinstance(value, str):
         raise ValueError(_SECRET)
     return value
 
 
-Minutes = Annotated[float, _parsed(parse_minutes)]
-"""Written as ``3h`` or ``90m``."""
-Share = Annotated[float, _parsed(parse_share)]
-"""Written as ``5%``."""
 Day = Annotated[str, _matching(r"|\d{4}-\d\d-\d\d", "{text} is not a date such as 2026-11-01")]
 Name = Annotated[
     str,

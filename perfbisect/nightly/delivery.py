@@ -31,6 +31,7 @@ from perfbisect.nightly.report import finding_texts, night_report
 from perfbisect.redaction import REDACTED, without_secrets
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
+from perfbisect.report.summary import MAX_COMMENT_BYTES, append_summary, job_link, truncate
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.export import export_files, series_for_export
 from perfbisect.series.nightly_report import build_nightly_report
@@ -56,15 +57,6 @@ WEBHOOK_TRIES = 4
 _MAX_RESPONSE_BYTES = 300
 # Statuses that do not change by themselves: the address or the token is wrong.
 _REFUSED = frozenset({401, 403, 404, 410})
-
-_MAX_COMMENT_BYTES = 65_000
-"""GitHub accepts 65,536 characters in an issue or a comment."""
-
-MAX_SUMMARY_BYTES = 1024 * 1024
-"""GitHub drops the whole summary of a step if it is larger."""
-
-MIN_SUMMARY_BYTES = 2048
-"""Remaining room below which no summary is written."""
 
 
 def report_tasks(
@@ -98,13 +90,18 @@ def delivery_tasks(
     if path is not None:
 
         def write_markdown(night: Night) -> StepResult:
-            write_atomic(path, truncate(night_markdown(night), _MAX_COMMENT_BYTES))
+            write_atomic(path, truncate(night_markdown(night), MAX_COMMENT_BYTES))
             return StepResult("", {"markdown": path})
 
         yield "markdown", write_markdown
     summary = variables.get("GITHUB_STEP_SUMMARY", "") if tell.job_summary else ""
     if summary:
-        yield "job summary", lambda night: append_summary(Path(summary), night_markdown(night))
+
+        def write_summary(night: Night) -> StepResult:
+            is_written = append_summary(Path(summary), night_markdown(night))
+            return StepResult("appended" if is_written else "skipped: earlier steps have filled it")
+
+        yield "job summary", write_summary
     hook = tell.webhook
     if hook is not None:
 
@@ -129,46 +126,6 @@ def delivery_tasks(
 
 def night_markdown(night: Night) -> str:
     return report_markdown(night_report(night))
-
-
-def truncate(text: str, limit: int) -> str:
-    """Drop the last lines of a text that exceeds ``limit`` UTF-8 bytes, with a note."""
-    if len(text.encode()) <= limit:
-        return text
-    note = "\n\n(Truncated: the report of the night is complete.)\n"
-    left = limit - len(note)
-    kept: list[str] = []
-    for row in text.splitlines():
-        left -= len(row.encode()) + 1
-        if left < 0:
-            break
-        kept.append(row)
-    return "\n".join(kept) + note
-
-
-def append_summary(path: Path, text: str) -> StepResult:
-    """Append to the summary file of a GitHub Actions step, as far as its size limit allows."""
-    room = MAX_SUMMARY_BYTES - (path.stat().st_size if path.exists() else 0)
-    if room < MIN_SUMMARY_BYTES:
-        return StepResult("skipped: earlier steps have filled it")
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(truncate(text, room))
-    except OSError as error:
-        raise MachineError(
-            f"the job summary cannot be written: {error.strerror or error}", where=path
-        ) from error
-    return StepResult("appended")
-
-
-def job_link(variables: Mapping[str, str]) -> str:
-    """The page of the CI job that runs this; empty outside Buildkite and GitHub Actions."""
-    if url := variables.get("BUILDKITE_BUILD_URL", ""):
-        return url
-    server, repository, run = (
-        variables.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")
-    )
-    return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""
 
 
 def _write_reports(

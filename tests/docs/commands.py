@@ -19,7 +19,7 @@ from scripts import gen_cli_docs
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 _PROGRAM = re.compile(
-    r"^(?:\$ +)?(?:[A-Z_]+=\S* +)*(?:git bisect run +)?(?:\S*/)?(?P<program>perfbisect|make) +(?P<rest>\S.*)$"
+    r"^(?:\$ +)?(?:[A-Z_]+=\S* +)*(?:git bisect run +)?(?:\S+/)?(?P<program>perfbisect|make) +(?P<rest>\S.*)$"
 )
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _FENCE = re.compile(r"^ {0,3}(```|~~~)")

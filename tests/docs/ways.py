@@ -16,6 +16,7 @@ WAYS: dict[str, str] = {
     "agent run": "wants a bundle: tests/fleet/test_agent.py has them",
     "bisect": DRY,
     "changes show": TYPED,
+    "comment": "answers an event of GitHub: tests/comment has a pretend one",
     "compare": DRY,
     "cells diff": TYPED,
     "cells from": TYPED,

@@ -8,19 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perfbisect.errors import MachineError
-from perfbisect.nightly.delivery import (
-    MAX_SUMMARY_BYTES,
-    WEBHOOK_TRIES,
-    append_summary,
-    delivery_tasks,
-    job_link,
-    truncate,
-)
+from perfbisect.nightly.delivery import WEBHOOK_TRIES, delivery_tasks
 from perfbisect.nightly.night import NightTask
+from perfbisect.report.summary import MAX_SUMMARY_BYTES
 from perfbisect.system.http import RetryPolicy
 from tests.nightly.night_factory import make_night, make_quiet_night
 from tests.nightly.nights import Place
@@ -131,34 +122,3 @@ def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -
         path for path in place.folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()
     ]
     assert written == []
-
-
-@pytest.mark.parametrize(
-    ("variables", "link"),
-    [
-        ({}, ""),
-        ({"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}, "https://buildkite.com/o/p/builds/1"),
-        (
-            {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7"},
-            "https://github.com/o/r/actions/runs/7",
-        ),
-        ({"GITHUB_SERVER_URL": "https://github.com"}, ""),
-    ],
-)
-def test_where_the_job_is_shown(variables: dict[str, str], link: str) -> None:
-    assert job_link(variables) == link
-
-
-@given(text=st.text(max_size=400), limit=st.integers(60, 300))
-def test_what_is_truncated_fits_and_says_so(text: str, limit: int) -> None:
-    shown = truncate(text, limit)
-    assert len(shown.encode()) <= limit
-    if shown != text:
-        kept, _, note = shown.partition("\n\n(Truncated")
-        assert note
-        assert "\n".join(text.splitlines()).startswith(kept)
-
-
-def test_a_job_summary_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="job summary cannot be written"):
-        append_summary(tmp_path, "text")
