@@ -212,6 +212,7 @@ SENTENCES = {
     "nightly/config.py": "messages of errors",
     "nightly/delivery.py": "messages of errors, and progress",
     "nightly/journal.py": "advice of an error",
+    "nightly/keep.py": "the result of a step",
     "nightly/measure.py": "messages of an interrupt",
     "nightly/run.py": "progress",
     "report/console.py": "progress",

@@ -6,19 +6,28 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from perfbisect.commands.options import BuildOptions, Constraints, Env, ExcludeNewer, InRepository
+from perfbisect.commands.options import (
+    BuildOptions,
+    Constraints,
+    Env,
+    ExcludeNewer,
+    InRepository,
+    KeptSize,
+    MachineName,
+)
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.request import Option, UnitParam, prints
+from perfbisect.commands.request import Argument, Option, UnitParam, prints
 from perfbisect.commands.workspace import Workspace
-from perfbisect.common.quantities import BYTES, HOURS, parse_quantity
+from perfbisect.common.quantities import HOURS, parse_quantity, parse_size
 from perfbisect.jobs.requests import NO_REQUEST, RequestRecord
 
 if TYPE_CHECKING:
     from perfbisect.commands.documents import CacheFolderDocument
     from perfbisect.environments.gc import CacheEntry
+    from perfbisect.environments.kept import KeptArtifact
 
 AGE = UnitParam("age", partial(parse_quantity, units=HOURS, what="age; write 30d, 2w or 12h"), "h")
-SIZE = UnitParam("size", partial(parse_quantity, units=BYTES, what="size; write 50G, 500M or 1.5T"), "M", 1e6)
+SIZE = UnitParam("size", parse_size, "M", 1e6)
 
 
 def _row(entry: CacheEntry) -> CacheFolderDocument:
@@ -39,11 +48,20 @@ def _row(entry: CacheEntry) -> CacheFolderDocument:
     )
 
 
+def _kept_line(kept: KeptArtifact, fate: str = "") -> str:
+    day = datetime.fromtimestamp(kept.kept_at, timezone.utc).strftime("%Y-%m-%d")
+    size, why = (
+        sum(file.bytes for file in kept.files) / 1e6,
+        " of ".join(filter(None, (kept.why, kept.nightly))),
+    )
+    return f"{'kept':<10} {kept.change[:24]:<24} {size:8.1f} MB  {day}  {kept.digest[:19]}  {fate or why}"
+
+
 @prints("perfbisect.commands.documents:EnvListDocument")
 def list_kept(
     workspace: Workspace,
 ) -> CommandResult:
-    """Every environment that has been built and kept.
+    """Every environment that has been built, and the wheels and images that are kept.
 
     \b
     Example:
@@ -51,6 +69,7 @@ def list_kept(
     """
     from perfbisect.commands.documents import EnvListDocument
     from perfbisect.environments.gc import list_environments
+    from perfbisect.environments.kept import KeptArtifacts, total_bytes
 
     cache = workspace.cache
     entries, together = list_environments(cache)
@@ -60,9 +79,16 @@ def list_kept(
         for row in rows
     ]
     total = round(together / 1e6, 1)
-    document = EnvListDocument(cache=str(cache), environments=rows, megabytes=total)
+    kept = KeptArtifacts(cache).all()
+    kept_total = round(total_bytes(kept) / 1e6, 1)
+    document = EnvListDocument(
+        cache=str(cache), environments=rows, megabytes=total, artifacts=kept, artifact_megabytes=kept_total
+    )
     if len(rows) > 1:
         lines.append(f"{total:.1f} MB together: a file that environments share counts once")
+    lines += map(_kept_line, kept)
+    if kept:
+        lines.append(f"{kept_total:.1f} MB of kept wheels and images")
     return CommandResult(document, lines or [f"no environments in {cache}"])
 
 
@@ -106,6 +132,85 @@ def build(
     return CommandResult(document, [f"{change.short}: {took}: {made.interpreter}"])
 
 
+@prints("perfbisect.commands.documents:EnvKeepDocument")
+def keep_artifacts(
+    workspace: InRepository,
+    *,
+    changes: Annotated[tuple[str, ...], Argument(metavar="CHANGE...")],
+    env: Env = None,
+    machine: MachineName = None,
+    kept_size: KeptSize = None,
+    drop: Annotated[bool, Option("Drop what is kept of them, by their ids or the first 7 digits.")] = False,
+    record: RequestRecord = NO_REQUEST,
+) -> CommandResult:
+    """Keep the wheels or images of changes, for when their registry has them no longer.
+
+    A build takes them where the registry has deleted them or does not answer. What was asked for here stays;
+    nights that a nightly keeps go first where all do not fit into the size.
+
+    \b
+    Examples:
+      perfbisect env keep main~20 main --env 'overlay:https://wheels.vllm.ai/{sha}'
+      perfbisect env keep --drop 1b2c3d4e5f
+    """
+    from perfbisect.commands import setups
+    from perfbisect.commands.changes import environment_spec, resolve_change
+    from perfbisect.commands.documents import EnvKeepDocument
+    from perfbisect.commands.settings import resolve
+    from perfbisect.environments.build import BuildRun
+    from perfbisect.environments.kept import KeptArtifact, KeptArtifacts, total_bytes
+    from perfbisect.errors import BuildError, UsageError
+    from perfbisect.measure.executor import PhaseLimits
+    from perfbisect.system.clock import now
+
+    if not changes:
+        raise UsageError("no change was named", next_step="perfbisect env keep REV --env SPEC")
+    store = KeptArtifacts(workspace.cache)
+    kept: list[KeptArtifact] = []
+    dropped: list[KeptArtifact] = []
+    for typed in changes:
+        if drop:
+            found = [
+                one
+                for one in store.all()
+                if one.change == typed or (len(typed) >= 7 and one.change.startswith(typed))
+            ]
+            if not found:
+                raise UsageError(f"nothing is kept of {typed!r}", next_step="perfbisect env list")
+            store.drop(found)
+            dropped += found
+            continue
+        spec = environment_spec(env, typed, is_typed="env" in record.options)
+        change = resolve_change(workspace, typed)
+        options = resolve(BuildOptions, {"machine": machine}, workspace.settings)
+        builder = setups.build_builder(workspace, setups.build_config(workspace, spec, (change,), options))
+        if (refusal := builder.refuses(change)) is not None:
+            kind = UsageError if refusal.error else BuildError
+            raise kind(
+                f"{change.short} cannot be kept: {refusal.reason}", next_step="another --env or change"
+            )
+        artifact = builder.artifact(change)
+        if artifact is None:
+            raise UsageError(
+                f"{change.short} with --env {spec} needs no commit's wheel and no image",
+                next_step="an --env of what a registry may delete: wheel:, overlay:https://... or image:",
+            )
+        log = workspace.cache / "logs" / f"keep-{builder.key(change)[:16]}.log"
+        asked = KeptArtifact(change.id, builder.spec, now().timestamp(), "asked for")
+        one, gone = store.keep(artifact, asked, BuildRun(log, PhaseLimits().build), kept_size)
+        kept.append(one)
+        dropped += gone
+    document = EnvKeepDocument(
+        artifacts=tuple(kept),
+        dropped=tuple(dropped),
+        artifact_megabytes=round(total_bytes(store.all()) / 1e6, 1),
+    )
+    lines = [*map(_kept_line, kept), *(_kept_line(one, "dropped") for one in dropped)]
+    return CommandResult(
+        document, [*lines, f"{document.artifact_megabytes:.1f} MB of kept wheels and images"]
+    )
+
+
 @prints("perfbisect.commands.documents:EnvGcDocument")
 def gc(
     workspace: Workspace,
@@ -118,11 +223,13 @@ def gc(
         float | None,
         Option("The longest unused, until so much is left: 50G.", type=SIZE),
     ] = None,
+    kept_size: KeptSize = None,
     dry_run: Annotated[bool, Option("Say what would be removed; remove nothing.")] = False,
 ) -> CommandResult:
     """Remove environments by age and size; without an option only what builds that died have left.
 
-    What a running perfbisect uses stays, and what is removed is built again when it is needed.
+    What a running perfbisect uses stays, and what is removed is built again when it is needed. Kept wheels
+    and images are dropped by --kept-size only.
 
     \b
     Example:
@@ -133,6 +240,7 @@ def gc(
 
     from perfbisect.commands.documents import EnvGcDocument
     from perfbisect.environments.gc import collect
+    from perfbisect.environments.kept import KeptArtifacts
 
     cache = workspace.cache
     done = collect(
@@ -142,6 +250,7 @@ def gc(
         dry_run=dry_run,
         now=time.time(),
     )
+    dropped = KeptArtifacts(cache).collect(kept_size, dry_run=dry_run)
     document = EnvGcDocument(
         cache=str(cache),
         dry_run=dry_run,
@@ -150,6 +259,7 @@ def gc(
         removed=tuple(map(_row, done.removed)),
         in_use=tuple(map(_row, done.in_use)),
         kept=tuple(map(_row, done.kept)),
+        dropped=dropped,
     )
     would = "would be " if dry_run else ""
     rows = [(item, f"{would}removed: {item.why}") for item in document.removed]
@@ -158,6 +268,7 @@ def gc(
         f"{item.kind:<12} {item.change[:24]:<24} {item.megabytes:8.1f} MB  {fate}  {item.folder}"
         for item, fate in rows
     ]
+    lines += (_kept_line(one, f"{would}dropped: kept files exceed --kept-size") for one in dropped)
     sizes = (
         f"{document.freed_megabytes:.1f} MB {would}freed, {document.kept_megabytes:.1f} MB left in {cache}"
     )

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from perfbisect.changes.pins import ReplacedPackage
 from perfbisect.environments.base import Environment
+from perfbisect.environments.kept import KeptArtifact
 from perfbisect.jobs.documents import Document
 from perfbisect.model.change import Change
 from perfbisect.model.metric import Metric, MetricKind
@@ -69,12 +70,29 @@ class CacheFolderDocument(Document):
 
 
 class EnvListDocument(Document):
-    """``perfbisect env list``; ``megabytes``: of all together, where a file that they share counts once."""
+    """``perfbisect env list``; ``megabytes``: of all together, where a file that they share counts once.
 
-    schema_: Literal["perfbisect.env-list/2"] = Field(default="perfbisect.env-list/2", alias="schema")
+    ``artifacts``: kept wheels and images, with their ``artifact_megabytes``.
+    """
+
+    schema_: Literal["perfbisect.env-list/3"] = Field(default="perfbisect.env-list/3", alias="schema")
     cache: str
     environments: tuple[CacheFolderDocument, ...]
     megabytes: float = 0.0
+    artifacts: tuple[KeptArtifact, ...]
+    artifact_megabytes: float
+
+
+class EnvKeepDocument(Document):
+    """``perfbisect env keep``. ``dropped``: to make room, or with --drop.
+
+    ``artifact_megabytes``: of all kept wheels and images.
+    """
+
+    schema_: Literal["perfbisect.env-keep/1"] = Field(default="perfbisect.env-keep/1", alias="schema")
+    artifacts: tuple[KeptArtifact, ...]
+    dropped: tuple[KeptArtifact, ...]
+    artifact_megabytes: float
 
 
 class EnvBuildDocument(Document):
@@ -87,9 +105,12 @@ class EnvBuildDocument(Document):
 
 
 class EnvGcDocument(Document):
-    """``perfbisect env gc``. ``in_use``: what would have been removed, but somebody uses it."""
+    """``perfbisect env gc``. ``in_use``: what would have been removed, but somebody uses it.
 
-    schema_: Literal["perfbisect.env-gc/2"] = Field(default="perfbisect.env-gc/2", alias="schema")
+    ``dropped``: kept wheels and images that exceed the size of these.
+    """
+
+    schema_: Literal["perfbisect.env-gc/3"] = Field(default="perfbisect.env-gc/3", alias="schema")
     cache: str
     dry_run: bool
     freed_megabytes: float
@@ -97,6 +118,7 @@ class EnvGcDocument(Document):
     removed: tuple[CacheFolderDocument, ...]
     in_use: tuple[CacheFolderDocument, ...]
     kept: tuple[CacheFolderDocument, ...]
+    dropped: tuple[KeptArtifact, ...]
 
 
 class DashboardDocument(Document):

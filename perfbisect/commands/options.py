@@ -17,11 +17,13 @@ from perfbisect.commands.request import (
     Full,
     Option,
     Request,
+    UnitParam,
     as_file_or_name,
     as_path,
     as_text,
 )
 from perfbisect.commands.workspace import Workspace
+from perfbisect.common.quantities import parse_size
 
 
 def as_spec(text: str, folder: Path) -> str:
@@ -56,6 +58,16 @@ Share = Annotated[float, PERCENT]
 """Written as ``5%``."""
 
 Cell = Annotated[str | None, Argument(setting=as_file_or_name)]
+KeptSize = Annotated[
+    float | None,
+    Option(
+        "Size of all kept wheels and images together: 50G; the least useful nights go first.",
+        metavar="SIZE",
+        type=UnitParam("size", parse_size, "M", 1e6),
+        default="no limit",
+        setting=as_text,
+    ),
+]
 State = Annotated[Path | None, Option("Folder of jobs.", default="the user's state folder", setting=as_path)]
 Repo = Annotated[Path | None, Option("Git repository under test.", default="the current one")]
 Budget = Annotated[Minutes, Option("Measure no longer than this: 3h, 90m.", default="15h", setting=as_text)]
@@ -124,10 +136,11 @@ InRepositoryAndState = Annotated[Workspace, {"repo": Repo, "state": State}]
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSettings(Request):
-    """The folders of perfbisect; no command has an option for the cache."""
+    """The folders of perfbisect, and a size; no command has an option for the cache."""
 
     state: State = None
     cache: Annotated[Path | None, Option("Folder of environments.", setting=as_path)] = None
+    kept_size: KeptSize = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from perfbisect.common.quantities import parse_minutes, parse_share
+from perfbisect.common.quantities import parse_minutes, parse_share, parse_size
 
 # A token is part of a path: with "/../victim" in a journal, resume would delete a folder of the user.
 _TOKEN = re.compile(r"[0-9a-f]{32}")
@@ -67,6 +67,8 @@ def _parsed(parse: Callable[[str], float]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+Size = Annotated[float, _parsed(parse_size)]
+"""Bytes, written as ``200G``."""
 Minutes = Annotated[float, _parsed(parse_minutes)]
 """Written as ``3h`` or ``90m``."""
 Share = Annotated[float, _parsed(parse_share)]

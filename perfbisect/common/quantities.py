@@ -39,6 +39,11 @@ def parse_quantity(text: str, units: Mapping[str, float], what: str) -> float:
     return float(found[1]) * units[found[2]]
 
 
+def parse_size(text: str) -> float:
+    """Bytes. :raises ValueError: not a size."""
+    return parse_quantity(text, BYTES, "size; write 50G, 500M or 1.5T")
+
+
 def parse_share(text: str) -> float:
     """``5%`` -> 0.05. :raises ValueError: not a share between 0 and 100 %."""
     found = _SHARE.fullmatch(text.strip())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 
 from perfbisect.errors import FaultCode
 from perfbisect.model.change import Change
+
+if TYPE_CHECKING:
+    from perfbisect.environments.build import BuildRun
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,20 @@ class Environment:
             return not any(path.is_file() for path in self.caches.rglob("*"))
         except OSError:
             return True
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The wheel or image of a change in a registry, which can be kept.
+
+    ``source``: what the registry is asked for: the address of a page, or the name of an image. ``save``:
+    writes its files to a folder; returns the origin of each by its name. ``digest``: of an image's
+    configuration.
+    """
+
+    source: str
+    save: Callable[[BuildRun, Path], Mapping[str, str]]
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +165,11 @@ class Builder(ABC):
     def disk(self, changes: Iterable[Change]) -> int | None:
         """Estimated bytes of the builds that are not cached; None if unknown."""
         return 0 if all(map(self.cached, changes)) else None
+
+    def artifact(self, change: Change) -> Artifact | None:
+        """What an environment needs that its registry may delete; None: nothing that can be kept."""
+        del change
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """Lines for the user before the first launch; call it after ``prepare``."""

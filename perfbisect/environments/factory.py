@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
-from perfbisect.environments.base import Builder, BuildPrice, BuildSite, Environment, Refusal
+from perfbisect.environments.base import Artifact, Builder, BuildPrice, BuildSite, Environment, Refusal
 from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders import overrides
 from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
@@ -163,6 +163,10 @@ class ChainBuilder(Builder):
     def group(self, change: Change) -> str:
         builder = self.select(change)
         return builder.group(change) if builder else ""
+
+    def artifact(self, change: Change) -> Artifact | None:
+        builder = self.select(change)
+        return builder.artifact(change) if builder else None
 
     def minutes(self, change: Change) -> float | None:
         builder = self.select(change)

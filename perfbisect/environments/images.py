@@ -8,19 +8,22 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perfbisect.common.json_text import parse_json
+from perfbisect.environments.base import Artifact
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.wheel_index import State
-from perfbisect.errors import MachineError
+from perfbisect.environments.kept import LINKS, KeptArtifact, KeptArtifacts
+from perfbisect.errors import BuildError, FaultCode, MachineError
 from perfbisect.system.commands import capture
 from perfbisect.system.logs import excerpt
 
@@ -39,13 +42,15 @@ class ImageLookup:
     """Result of looking up a reference.
 
     ``digest``: of the image's configuration, which names its content. ``bytes``: to download, None if
-    unknown. ``problem``: why there is no image; ``silent``: the registry did not answer.
+    unknown. ``problem``: why there is no image; ``silent``: the registry did not answer. ``kept``: its files
+    here, found though the registry has the ``problem``.
     """
 
     state: State
     digest: str = ""
     bytes: int | None = None
     problem: str = ""
+    kept: KeptArtifact | None = None
 
 
 def full_reference(reference: str) -> str:
@@ -81,9 +86,13 @@ def _failed(done: subprocess.CompletedProcess[str]) -> ImageLookup:
 
 @dataclass
 class ImageStore(ABC):
-    """The images that a tool can run. ``program``: its command."""
+    """The images that a tool can run.
+
+    ``program``: its command. ``kept``: images for when the registry has them no longer, or does not answer.
+    """
 
     program: str
+    kept: KeptArtifacts | None = None
 
     def find(self, references: Collection[str]) -> dict[str, ImageLookup]:
         """Look up references in parallel.
@@ -94,7 +103,10 @@ class ImageStore(ABC):
         local = self.local()
         absent = [name for name in references if name not in local]
         with ThreadPoolExecutor(min(_AT_ONCE, len(absent) or 1)) as pool:
-            found = dict(zip(absent, pool.map(self.look_up, absent), strict=True))
+            found = {
+                name: self._or_kept(name, lookup)
+                for name, lookup in zip(absent, pool.map(self.look_up, absent), strict=True)
+            }
         silent = [lookup.problem for lookup in found.values() if lookup.state == "silent"]
         if silent and len(silent) == len(references):
             raise MachineError(
@@ -121,6 +133,48 @@ class ImageStore(ABC):
         """
 
     @abstractmethod
+    def save(self, build: BuildRun, image: str, folder: Path) -> dict[str, str]:
+        """Write an image that was fetched to a folder; returns its file, and the name that it is run by.
+
+        Raises:
+            MachineError: the tool or disk failed.
+        """
+
+    def artifact(self, reference: str, digest: str) -> Artifact:
+        """An image, to be kept."""
+
+        def save(build: BuildRun, folder: Path) -> dict[str, str]:
+            return self.save(build, self.fetch(build, reference, digest, folder), folder)
+
+        return Artifact(self._source(reference), save, digest)
+
+    def _source(self, reference: str) -> str:
+        return f"{self.program} {reference}"
+
+    def _or_kept(self, reference: str, lookup: ImageLookup) -> ImageLookup:
+        """A lookup; of an image that the registry does not have or say, what is kept of it."""
+        kept = self.kept.find(self._source(reference)) if self.kept and lookup.state != "found" else None
+        return replace(lookup, state="found", digest=kept.digest, bytes=0, kept=kept) if kept else lookup
+
+    def _restore(self, build: BuildRun, reference: str, digest: str, folder: Path) -> tuple[Path, str] | None:
+        """A link to what is kept of an image with this digest, and the name that it is run by.
+
+        Raises:
+            BuildError: it is damaged, and the registry does not have the image.
+        """
+        kept = self.kept.find(self._source(reference)) if self.kept else None
+        if kept is None or kept.digest != digest or self.kept is None:
+            return None
+        build.note(f"# {reference} is taken from what was kept of it, {digest}")
+        if links := self.kept.link(kept, folder):
+            return links[0], kept.files[0].origin
+        build.note("# what was kept is damaged: it is removed, and the registry asked")
+        lookup = self.look_up(reference)
+        if lookup.state == "hole":
+            raise BuildError(f"no image: {lookup.problem}", where=build.log, code="image_missing")
+        return None
+
+    @abstractmethod
     def version(self) -> str:
         """What the tool says of itself; MachineError if it does not work for this user."""
 
@@ -134,15 +188,17 @@ class ImageStore(ABC):
         del image
         return {}
 
-    def _run(self, build: BuildRun, *argv: str) -> None:
+    def _run(self, build: BuildRun, *argv: str, code: FaultCode = "hub_unreachable") -> None:
         output = build.run(argv, env=dict(os.environ), cwd=build.log.parent)
         if output.code or output.timed_out:
             what = f"{' '.join(argv)} ended with {output.ending}: {output.last_line}"
-            raise MachineError(what, where=build.log, code="hub_unreachable", output=output.text)
+            raise MachineError(what, where=build.log, code=code, output=output.text)
 
 
 class DaemonStore(ImageStore):
     """Images of podman or docker, which have the same commands for them."""
+
+    FILE = "image.tar"
 
     def local(self) -> Mapping[str, ImageLookup]:
         row = "{{.Repository}}:{{.Tag}} {{.ID}}"
@@ -187,16 +243,34 @@ class DaemonStore(ImageStore):
             return ImageLookup("silent", problem=problem_of(done))
 
     def fetch(self, build: BuildRun, reference: str, digest: str, folder: Path) -> str:
-        """Pull what is not there; a tag that moved since it was looked up is refused."""
-        del folder
+        """Pull what is neither there nor kept; a tag that moved since it was looked up is refused."""
         if self.has(digest):
             return digest
+        links = folder / LINKS
+        try:
+            if restored := self._restore(build, reference, digest, links):
+                archive, name = restored
+                self._run(build, self.program, "load", "--input", str(archive), code="container_failed")
+                if not self.has(name):
+                    raise MachineError(f"{archive.name} of {reference} did not give {name}", where=build.log)
+                return name
+        finally:
+            shutil.rmtree(links, ignore_errors=True)
         self._run(build, self.program, "pull", "--quiet", reference)
         image = _plain(str(self._inspect(reference).get("Id", "")))
         # Docker's containerd store names images by their manifest, so the registry is asked again.
         if image != digest and self.look_up(reference).digest != digest:
             raise MachineError(f"the tag of {reference} moved: {digest} is now {image}", where=build.log)
         return image
+
+    def save(self, build: BuildRun, image: str, folder: Path) -> dict[str, str]:
+        # Another form than its own would change an image's configuration, whose digest names it.
+        is_oci = "oci" in str(self._inspect(image).get("ManifestType", ""))
+        form = ("--format", "oci-archive" if is_oci else "docker-archive")
+        words = form if self.program == "podman" else ()
+        argv = (self.program, "save", *words, "--output", str(folder / self.FILE), image)
+        self._run(build, *argv, code="container_failed")
+        return {self.FILE: image}
 
     def has(self, image: str) -> bool:
         return bool(self._inspect(image))
@@ -236,8 +310,17 @@ class SquashStore(ImageStore):
         own = [_checked(self.program, "--version").stdout.strip()] if self.program != "enroot" else []
         return ", ".join(["enroot " + _checked("enroot", "version").stdout.strip(), *own])
 
+    def save(self, build: BuildRun, image: str, folder: Path) -> dict[str, str]:
+        del build, folder
+        return {self.FILE: image}
+
+    def _source(self, reference: str) -> str:
+        # Both tools run the same file.
+        return f"enroot {reference}"
+
     def fetch(self, build: BuildRun, reference: str, digest: str, folder: Path) -> str:
-        del digest
+        if restored := self._restore(build, reference, digest, folder):
+            return restored[1]
         self._run(build, "enroot", "import", "--output", str(folder / self.FILE), _uri(reference))
         return self.FILE
 

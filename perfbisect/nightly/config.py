@@ -17,7 +17,7 @@ from perfbisect.cells.loading import ReadAt, list_cells, load_cells
 from perfbisect.commands.options import BuildOptions
 from perfbisect.commands.request import request_fields
 from perfbisect.commands.settings import Settings
-from perfbisect.common.checked import Minutes, Share
+from perfbisect.common.checked import Minutes, Share, Size
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import Located, load, validate
 from perfbisect.errors import UsageError
@@ -147,6 +147,7 @@ class Nightly(BaseModel):
     fetch its remote first. ``launches`` a cell, at least two; ``launches_of``: more for patterns of names.
     ``budget``: of a night, bisections included. ``every_machine``: each cell is measured on every machine of
     the ``--fleet``, otherwise on one. ``explain``: profile the culprits of the night's bisections.
+    ``kept_size``: bytes of all kept wheels and images, None: that of ``perfbisect.yaml``, else none is kept.
     The settings among the options of a measurement are keys, too, see :data:`OPTIONS`.
     """
 
@@ -169,6 +170,7 @@ class Nightly(BaseModel):
     alerts: AlertRules = AlertRules()
     bisect: BisectRules = BisectRules()
     explain: bool = True
+    kept_size: Size | None = None
     tell: NotificationRules = NotificationRules()
 
 

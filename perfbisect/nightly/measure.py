@@ -16,7 +16,7 @@ from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.cli.bisect import BisectRequest
 from perfbisect.commands import setups
 from perfbisect.commands.experiments import experiment_of
-from perfbisect.commands.options import BuildOptions, JobOptions
+from perfbisect.commands.options import BuildOptions, FolderSettings, JobOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
     PlannedJob,
@@ -48,6 +48,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.nightly.command import NightlyRequest
 from perfbisect.nightly.config import OPTIONS, NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import WEBHOOK_TRIES, delivery_tasks
+from perfbisect.nightly.keep import keep_night
 from perfbisect.nightly.model import Night
 from perfbisect.nightly.night import NightlyContext, PreparedJob, StepResult
 from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
@@ -273,6 +274,7 @@ def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -
         as_json=asked.as_json,
         record=asked.record,
     )
+    size = rules.kept_size or resolve(FolderSettings, {}, workspace.settings).kept_size
     retries = RetryPolicy("webhook", WEBHOOK_TRIES, say=say)
     recent = cache(partial(recent_attempts, workspace.jobs))
     return NightlyContext(
@@ -290,6 +292,7 @@ def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -
         earlier=lambda digest: attempts_before(recent(), digest),
         tasks=dict(delivery_tasks(file, workspace.state, os.environ, retries)),
         fetch=fetch_step,
+        keep=partial(keep_night, workspace, setting, size) if size else None,
     )
 
 

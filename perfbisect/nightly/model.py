@@ -23,6 +23,9 @@ from perfbisect.model.change import Change
 from perfbisect.series.alerts import Alert
 from perfbisect.series.nightly_report import ReportRow
 
+KEEP = "keep"
+"""The step that keeps the wheel or image of the night's commit."""
+
 CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
 """``planned``: a dry run would measure it. ``skipped``: an earlier night measured it at this commit."""
 
@@ -186,6 +189,11 @@ class Night(NotedDocument, LongDocument):
             or any(bisection.culprit is not None for bisection in self.bisections)
             or bool(self.failed())
         )
+
+    @property
+    def kept(self) -> str:
+        """What the step that keeps wheels and images reported; empty without it."""
+        return next((step.reported for step in self.steps if step.name == KEEP), "")
 
     def failed(self) -> list[tuple[str, str]]:
         """Failed cells and steps with the reason."""

@@ -149,7 +149,8 @@ class NightlyContext:
     """A nightly with its repository and cells, and everything that touches the machine.
 
     ``earlier``: launches that jobs made before, by the digest of a cell. ``fetch``: the step that reports the
-    fetch, if any. ``tasks``: delivery after the report, by name.
+    fetch, if any. ``keep``: the step that keeps the night's wheel or image, if any. ``tasks``: delivery after
+    the report, by name.
     """
 
     file: NightlyFile
@@ -166,6 +167,7 @@ class NightlyContext:
     earlier: Callable[[str], EarlierAttempts]
     tasks: Mapping[str, NightTask] = field(default_factory=dict)
     fetch: Callable[[], StepResult] | None = None
+    keep: NightTask | None = None
 
     @property
     def nights(self) -> Nights:

@@ -32,7 +32,7 @@ from perfbisect.nightly.journal import (
     reason_text,
     write_traceback,
 )
-from perfbisect.nightly.model import Night, NightStep
+from perfbisect.nightly.model import KEEP, Night, NightStep
 from perfbisect.nightly.night import (
     NightlyContext,
     NightTask,
@@ -180,6 +180,8 @@ class _NightRun:
             # Where nothing was ever measured there is no series to judge.
             if store.cells():
                 self._analyse(store)
+            if context.keep is not None:
+                self._run_tasks({KEEP: context.keep})
             if self.analysis is not None:
                 self._run_tasks(dict(report_tasks(self.night, store, self.analysis)))
         self._run_tasks(context.tasks)

@@ -34,6 +34,7 @@ WAYS: dict[str, str] = {
     "explain": "of a job: tests/commands/test_explain.py has some",
     "env build": "installs a release: tests/environments build",
     "env gc": DRY,
+    "env keep": "asks a registry: tests/nightly/test_keep.py types it",
     "env list": TYPED,
     "init": DRY,
     "mcp": "serves a client: tests/mcp has one",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tarfile
 from pathlib import Path
 
 
@@ -37,6 +38,13 @@ def main(store: str, command: str, *words: str) -> None:
     elif command == "manifest":
         unknown = "manifest unknown" if "missing" in words[1] else "dial tcp: connection refused"
         sys.exit(f"Error: reading manifest: {unknown}")
+    elif command == "save":
+        folder = next(folder for folder, image in found.items() if image["Id"] == words[-1])
+        with tarfile.open(words[words.index("--output") + 1], "w") as archive:
+            archive.add(folder, ".")
+    elif command == "load":
+        with tarfile.open(words[words.index("--input") + 1]) as archive:
+            archive.extractall(Path(store) / f"<none>={len(found)}")
     elif command == "run":
         run(next(folder for folder, image in found.items() if image["Id"] in words), words)
     else:

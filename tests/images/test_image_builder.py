@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.environments.build import interpreter_environment
+from perfbisect.environments.build import BuildRun, interpreter_environment
+from perfbisect.environments.kept import KeptArtifact, KeptArtifacts
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 from tests.fakes import registry
@@ -136,6 +137,35 @@ def test_an_image_that_was_removed_is_fetched_again(
             built = builder.ensure(images.change(GOOD), log=tmp_path / "log", timeout=60)
             assert tool("image", "inspect", str(built.facts["image_id"]))
             tool("rmi", "--force", str(built.facts["image_id"]))
+
+
+def test_an_image_that_the_registry_deleted_is_loaded_from_what_was_kept(
+    images: ImageWorld, tmp_path: Path
+) -> None:
+    """Of both forms of an image: its configuration, whose digest is the key, stays as it is."""
+    change = images.change(GOOD)
+    forms = ("oci", "docker") if TOOL == "podman" else ("",)
+    for form in forms:
+        name = f"{NAME}:kept-{form}-{change.id}"
+        images.build(f"kept-{form}-{change.id}", label=change.id, files={"extra.yaml": f"a: {form}\n"})
+        if form:
+            archive = f"{form}-archive:{tmp_path / form}"
+            tool("push", name, archive)
+            tool("rmi", "--force", name)
+            tool("tag", tool("pull", "--quiet", archive).strip().splitlines()[-1], name)
+        digest, builder = image_id(name), images.builder(tmp_path, f"{NAME}:kept-{form}-{{sha}}")
+        assert builder.key(change)
+        artifact = builder.artifact(change)
+        assert artifact is not None and artifact.digest == digest
+        wanted = KeptArtifact(change.id, builder.spec, 0.0, "asked for")
+        KeptArtifacts(tmp_path).keep(artifact, wanted, BuildRun(tmp_path / "log", 60.0), None)
+        tool("rmi", "--force", digest)
+        again = images.builder(tmp_path, f"{NAME}:kept-{form}-{{sha}}")
+        assert again.key(change) == builder.key(change)
+        built = again.ensure(change, log=tmp_path / "log", timeout=60)
+        assert (built.facts["kept"], image_id(digest)) == (digest, digest)
+        assert (built.folder / "vllm" / "extra.yaml").read_text() == f"a: {form}\n"
+        tool("rmi", "--force", digest)
 
 
 def test_what_a_program_inside_gets(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +18,11 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
-from perfbisect.environments.base import Builder, BuildPrice, BuildSite, Environment, Refusal
+from perfbisect.environments.base import Artifact, Builder, BuildPrice, BuildSite, Environment, Refusal
 from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
 from perfbisect.environments.cache import BYTES, EnvironmentCache, variables
 from perfbisect.environments.health import ImportedEngine, identify_commit, import_engine
+from perfbisect.environments.kept import LINKS
 from perfbisect.environments.packages import EnginePackage, engine, torch_backend
 from perfbisect.environments.source_tree import blobs_inside, is_built, project_digest, tree_rows
 from perfbisect.environments.spec import Spec
@@ -116,6 +118,8 @@ class Installation:
         interpreter = uv.create(build, staging / "venv", self.python)
         wanted, backend = (*requirements, *self.beside), torch_backend(variant)
         uv.install(build, interpreter, wanted, self.package, folder=staging, torch_backend=backend)
+        # Links to kept wheels: they would hold the bytes of what is dropped.
+        shutil.rmtree(staging / LINKS, ignore_errors=True)
         return interpreter
 
     def import_engine(
@@ -257,8 +261,9 @@ class Recipe(Generic[S, L]):
     made in its final folder, for what cannot be moved. ``keyed_if_refused``: a key
     needs no ``refuses``. ``wrong_kind``: why a release, or a commit, is refused. ``base``: of a layer, a
     builder and the change that it builds. ``renew``: asks again for what was without an answer. ``claim``:
-    takes an environment as that of a change. ``label``: what the stamp says was built. ``minutes``, ``price``
-    and ``disk``: estimates, from earlier builds.
+    takes an environment as that of a change. ``label``: what the stamp says was built. ``artifact``: what a
+    registry has of a change, and may delete. ``minutes``, ``price`` and ``disk``: estimates, from earlier
+    builds.
     """
 
     name: str
@@ -277,6 +282,7 @@ class Recipe(Generic[S, L]):
     claim: Callable[[S, L, BuildRun, Environment], Environment] = claim_commit
     label: Callable[[S, L], str] = lambda _, found: found.change.id
     group: Callable[[S, L], str] | None = None
+    artifact: Callable[[S, L], Artifact | None] | None = None
     minutes: Callable[[S, Sequence[Environment]], float | None] = lambda _, stamps: median_minutes(stamps)
     price: Callable[[S, Sequence[Environment], Sequence[Change]], BuildPrice] | None = None
     disk: Callable[[S, L, Sequence[Environment]], int | None] = lambda _settings, _found, stamps: (
@@ -405,6 +411,17 @@ class CachedBuilder(Builder, Generic[S, L]):
         if self.recipe.group is None or not self._takes(change):
             return ""
         return self.recipe.group(self.settings, self.found(change))
+
+    def artifact(self, change: Change) -> Artifact | None:
+        if self.refuses(change) is not None:
+            return None
+        found = self.found(change)
+        if self.recipe.artifact is not None:
+            return self.recipe.artifact(self.settings, found)
+        if self.recipe.base is None:
+            return None
+        builder, below = self.recipe.base(self.settings, found)
+        return builder.artifact(below)
 
     def minutes(self, change: Change) -> float | None:
         if self.cached(change):

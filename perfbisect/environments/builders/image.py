@@ -18,7 +18,7 @@ from typing import Any
 
 from perfbisect.changes.git import Repository
 from perfbisect.environments import container, uv
-from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.base import Artifact, Environment, Refusal
 from perfbisect.environments.build import BuildRun, interpreter_environment
 from perfbisect.environments.builders.cached import (
     BuildContext,
@@ -31,6 +31,7 @@ from perfbisect.environments.cache import variables
 from perfbisect.environments.container import Container
 from perfbisect.environments.health import check_version, identify_commit, import_engine
 from perfbisect.environments.images import STORES, ImageLookup, ImageStore, full_reference
+from perfbisect.environments.kept import KeptArtifacts
 from perfbisect.environments.packages import EnginePackage, engine
 from perfbisect.environments.source_tree import blobs_inside
 from perfbisect.environments.spec import Spec
@@ -116,7 +117,7 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ImageSettings, C
         package,
         spec.option("python") or "python3",
         tool,
-        store(program),
+        store(program, KeptArtifacts(context.cache.path)),
         words,
         repository,
         context.is_plan,
@@ -198,6 +199,7 @@ def make(settings: ImageSettings, found: ChangeImage, build: BuildRun, staging: 
     interpreter.write_text(f"#!{uv.base_python()} -IS\n{source}")
     interpreter.chmod(0o755)
     facts = {"image": reference, "image_id": image, "digest": digest, "tool": settings.tool}
+    facts |= {"kept": digest} if found.image.kept else {}
     labelled = settings.store.labels(image).get(REVISION, "").lower()
     if settings.repository and _COMMIT.fullmatch(labelled) and not change.source.startswith(labelled):
         raise BuildError(f"{change.short}: the label of {reference} says it is commit {labelled}")
@@ -244,6 +246,12 @@ def _tool_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in container.TOOL_VARIABLES if name in os.environ}
 
 
+def artifact(settings: ImageSettings, found: ChangeImage) -> Artifact | None:
+    """The image of a change; nothing of one of which the registry does not answer."""
+    digest = found.image.digest
+    return settings.store.artifact(found.reference, digest) if digest else None
+
+
 def disk(_settings: ImageSettings, found: ChangeImage, _stamps: Sequence[Environment]) -> int | None:
     size = found.image.bytes
     return None if size is None else size * _UNPACKED
@@ -253,7 +261,12 @@ def notes(
     _settings: ImageSettings, known: Mapping[str, ChangeImage], _stamps: Sequence[Environment]
 ) -> tuple[str, ...]:
     silent = {found.image.problem for found in known.values() if found.image.state == "silent"}
-    return tuple(f"images could not be looked up: {problem}" for problem in sorted(silent))
+    kept = [found.image.problem for found in known.values() if found.image.kept]
+    said = ", ".join(sorted(set(kept)))
+    return (
+        *(f"images could not be looked up: {problem}" for problem in sorted(silent)),
+        *([f"{len(kept)} of {len(known)} changes have images that were kept: {said}"] if kept else []),
+    )
 
 
 RECIPE = Recipe(
@@ -266,6 +279,7 @@ RECIPE = Recipe(
     check=check,
     renew=renew,
     claim=claim,
+    artifact=artifact,
     disk=disk,
     notes=notes,
 )

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins, parse_pins
 from perfbisect.environments import uv
-from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.base import Artifact, Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     BuildContext,
@@ -168,11 +168,14 @@ def make(
     settings: PinnedBaseSettings, base: PinnedCommit, build: BuildRun, staging: Path
 ) -> Mapping[str, Any]:
     pins, installation, engine = base.pins, settings.installation, settings.installation.package
+    kept = {}
     if pins.commit:
         variant = _wheel(settings, pins.commit)[0]
-        requirements = settings.index.requirements(pins.commit, variant)
+        requirements = settings.index.requirements(pins.commit, variant, build, staging)
+        wheel = settings.index.find((pins.commit,), variant)[pins.commit]
+        kept = {"kept": wheel.kept.digest} if wheel.kept else {}
     else:
-        requirements, variant = settings.releases.requirements(pins.release)
+        requirements, variant = settings.releases.requirements(pins.release, build, staging)
     interpreter = installation.create_venv(build, staging, requirements, variant)
     if declared := base.requirements:
         file = staging / "requirements.txt"
@@ -191,7 +194,7 @@ def make(
         uv.install(build, interpreter, replaced, engine, folder=staging)
     if engine.alias is not None and not pins.commit:
         add_alias(site_packages(staging / "venv"), *engine.alias, pins.release)
-    return {"pin": pins.text, "replaced": replaced, **installation.limits.facts()}
+    return {"pin": pins.text, "replaced": replaced, **kept, **installation.limits.facts()}
 
 
 def check(settings: PinnedBaseSettings, base: PinnedCommit, build: BuildRun, folder: Path) -> Environment:
@@ -205,6 +208,11 @@ def check(settings: PinnedBaseSettings, base: PinnedCommit, build: BuildRun, fol
         message = f"the wheel of {name} {pins.commit[:12]} says it is commit {said}"
         raise BuildError(message, where=build.log)
     return found.checked(pins.commit, uv.list_packages(build, found.interpreter), {})
+
+
+def artifact(settings: PinnedBaseSettings, base: PinnedCommit) -> Artifact | None:
+    sha = base.pins.commit
+    return settings.index.artifact(sha, _wheel(settings, sha)[0]) if sha else None
 
 
 def _wheel(settings: PinnedBaseSettings, sha: str) -> tuple[str, WheelLookup]:
@@ -221,6 +229,7 @@ RECIPE = Recipe(
     make=make,
     check=check,
     label=label,
+    artifact=artifact,
     # The engine in the base is not the change under test.
     claim=lambda _settings, _base, _build, environment: environment,
 )

@@ -135,7 +135,7 @@ def make(settings: ReleaseSettings, release: Found, build: BuildRun, staging: Pa
     engine, variant = settings.engine_version(version), ""
     requirements: list[str] = []
     if not settings.given:
-        requirements, variant = settings.wheels.requirements(engine)
+        requirements, variant = settings.wheels.requirements(engine, build, staging)
     if below is not None:
         requirements.append(f"{installation.package.name}=={version}")
     interpreter = installation.create_venv(build, staging, requirements, variant)

@@ -27,6 +27,7 @@ from perfbisect.environments.builders.cached import (
     median_bytes,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
+from perfbisect.environments.kept import KeptArtifacts, total_bytes
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.machine.devices import Smi
@@ -95,7 +96,10 @@ def wheel_index(
 ) -> WheelIndex:
     """The index at an address, of an installation's package; ``template`` may be empty."""
     distribution = installation.package.distribution
-    return WheelIndex(template, distribution, installation.python, variants, optional=context.is_plan)
+    kept = KeptArtifacts(context.cache.path)
+    return WheelIndex(
+        template, distribution, installation.python, variants, optional=context.is_plan, kept=kept
+    )
 
 
 class ReleaseWheels:
@@ -143,12 +147,12 @@ class ReleaseWheels:
             return Refusal(f"the registry's wheel of {name} is {why}; no other: {found[1].reason}")
         return Refusal(f"no wheel of {name} of the variant {self.variant}: {found[1].reason}")
 
-    def requirements(self, version: str) -> tuple[list[str], str]:
+    def requirements(self, version: str, build: BuildRun, staging: Path) -> tuple[list[str], str]:
         """What to install of a release, and its variant; empty: the registry's own."""
         found = self.find(version)
         if found is None:
             return [f"{self.package.name}=={version}"], ""
-        return self.index.requirements(version, found[0]), found[0]
+        return self.index.requirements(version, found[0], build, staging), found[0]
 
     def key_parts(self, version: str) -> tuple[str, ...]:
         found = self.find(version)
@@ -286,10 +290,13 @@ def key_parts(settings: WheelSettings, commit: CommitWheel) -> tuple[object, ...
 
 
 def make(settings: WheelSettings, commit: CommitWheel, build: BuildRun, staging: Path) -> Mapping[str, Any]:
-    wheel, variant = _wheel(settings, commit), commit.variant
-    requirements = settings.index.requirements(commit.change.id, variant)
+    variant = commit.variant
+    requirements = settings.index.requirements(commit.change.id, variant, build, staging)
+    wheel = _wheel(settings, commit)
     settings.installation.create_venv(build, staging, requirements, variant)
-    return {"wheel": wheel.url, "variant": variant or DEFAULT, **settings.installation.limits.facts()}
+    kept = {"kept": wheel.kept.digest} if wheel.kept else {}
+    facts = {"wheel": wheel.url, "variant": variant or DEFAULT, **kept}
+    return {**facts, **settings.installation.limits.facts()}
 
 
 def check(settings: WheelSettings, commit: CommitWheel, build: BuildRun, folder: Path) -> Environment:
@@ -306,8 +313,8 @@ def _wheel(settings: WheelSettings, commit: CommitWheel) -> WheelLookup:
 
 
 def disk(settings: WheelSettings, commit: CommitWheel, stamps: Sequence[Environment]) -> int | None:
-    url = commit.wheel.url
-    size = settings.index.size(url) if url and not stamps else None
+    url, kept = commit.wheel.url, commit.wheel.kept
+    size = total_bytes([kept]) if kept else settings.index.size(url) if url and not stamps else None
     return median_bytes(stamps) if size is None else size * _UNPACKED
 
 
@@ -327,6 +334,10 @@ def notes(
             "at the commit's own address, whatever they were built for"
         )
     notes += settings.index.notes()
+    kept = [commit.wheel.problem for commit in known.values() if commit.wheel.kept]
+    if kept:
+        said = ", ".join(sorted(set(kept)))
+        notes.append(f"{len(kept)} of {len(known)} commits have wheels that were kept; the index: {said}")
     for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
         if state == "silent" and settings.index.no_answer is not None:
             continue
@@ -348,6 +359,7 @@ RECIPE = Recipe(
     key_parts=key_parts,
     make=make,
     check=check,
+    artifact=lambda settings, commit: settings.index.artifact(commit.change.id, commit.variant),
     disk=disk,
     notes=notes,
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
+import zipfile
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -17,7 +19,10 @@ from packaging import tags as tagging
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from perfbisect.environments.base import Artifact
+from perfbisect.environments.build import BuildRun
 from perfbisect.environments.health import commit_in_version
+from perfbisect.environments.kept import FILE_NAME, LINKS, KeptArtifact, KeptArtifacts, file_sha256
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.system.http import (
     FETCH_LIMIT_S,
@@ -29,11 +34,13 @@ from perfbisect.system.http import (
     public_url,
     send_request,
 )
+from perfbisect.system.logs import excerpt
 
 _TRIES = 4
 _TIMEOUT = (10.0, 30.0)
 _AT_ONCE = 16
 _LARGEST = 64 * 1024 * 1024
+_DOWNLOAD_LIMIT_S = 3600.0
 _GONE = frozenset({403, 404, 410})
 """Statuses of a missing page; an object store that may not be listed returns 403."""
 
@@ -44,7 +51,8 @@ State = Literal["found", "hole", "silent"]
 class WheelLookup:
     """Result of looking up a commit's wheel; ``problem`` at ``page`` if there is none.
 
-    ``hole``: the index has none that fits. ``silent``: no valid response after retries.
+    ``hole``: the index has none that fits. ``silent``: no valid response after retries. ``kept``: its files
+    here, found though the index has the ``problem``.
     """
 
     state: State
@@ -52,6 +60,7 @@ class WheelLookup:
     file: str = ""
     problem: str = ""
     page: str = ""
+    kept: KeptArtifact | None = None
 
     @property
     def reason(self) -> str:
@@ -144,6 +153,7 @@ class WheelIndex:
     ``variants``: builds that may be taken, best first.
     ``pause_s``: before the third try; ``limit_s``: for an answer, with all tries.
     ``optional``: of a plan: an index that does not answer raises nothing and is not asked again.
+    ``kept``: wheels for when the index has them no longer, or does not answer.
     """
 
     template: str
@@ -153,6 +163,7 @@ class WheelIndex:
     pause_s: float = 0.5
     limit_s: float = FETCH_LIMIT_S
     optional: bool = False
+    kept: KeptArtifacts | None = None
     no_answer: WheelLookup | None = None
     """The first lookup of all that were without an answer, where that is no error."""
     _sessions: dict[str, requests.Session] = field(default_factory=dict, init=False)
@@ -167,14 +178,17 @@ class WheelIndex:
         tags = supported(self.python)
         wanted = [sha for sha in shas if self._state(sha, variant) == "silent"]
         if self.no_answer is not None:
-            self._lookups |= {(sha, variant): self.no_answer for sha in wanted}
+            self._lookups |= {(sha, variant): self._or_kept(self.no_answer, sha, variant) for sha in wanted}
             wanted = []
         with ThreadPoolExecutor(min(_AT_ONCE, len(wanted) or 1)) as pool:
             pages = (page_of(self.template, sha, variant, self.distribution) for sha in wanted)
             lookups = pool.map(
                 lambda page, sha: self._choose(page, self.distribution, sha, tags), pages, wanted
             )
-            self._lookups |= {(sha, variant): lookup for sha, lookup in zip(wanted, lookups, strict=True)}
+            self._lookups |= {
+                (sha, variant): self._or_kept(lookup, sha, variant)
+                for sha, lookup in zip(wanted, lookups, strict=True)
+            }
         found = {sha: self._lookups[sha, variant] for sha in shas}
         silent = [lookup for lookup in found.values() if lookup.state == "silent"]
         if silent and (each or len(silent) == len(found)):
@@ -191,7 +205,15 @@ class WheelIndex:
         """
         counts: dict[str, int] = {}
         for variant in self.variants:
-            lookups = self.find(shas, variant, each=True)
+            try:
+                lookups = self.find(shas, variant, each=True)
+            except MachineError:
+                # An index that does not answer does not hide a variant of which all wheels are kept.
+                none = WheelLookup("silent")
+                for one in self.variants:
+                    if all(self._or_kept(none, sha, one).kept for sha in shas):
+                        return one, True
+                raise
             counts[variant] = sum(lookup.state == "found" for lookup in lookups.values())
             if counts[variant] == len(shas):
                 break
@@ -202,8 +224,80 @@ class WheelIndex:
         lookup = self._lookups.get((sha, variant))
         return lookup.state if lookup else "silent"
 
-    def requirements(self, sha: str, variant: str) -> list[str]:
-        """What to install of a commit: its wheel, and of ROCm all that its index has beside it.
+    def requirements(self, sha: str, variant: str, build: BuildRun, staging: Path) -> list[str]:
+        """What to install of a commit, by its address, or by a link in ``staging`` to what is kept.
+
+        Raises:
+            BuildError: there is no wheel that fits, or none of what it is pinned to.
+            MachineError: the index does not answer.
+        """
+        found = self.find((sha,), variant, each=True)[sha]
+        if found.kept is None or self.kept is None:
+            return [f"{name} @ {wheel.url}" for name, wheel in self._wheels(sha, variant).items()]
+        build.note(f"# {found.reason}: what was kept of it is installed, {found.kept.digest}")
+        if links := self.kept.link(found.kept, staging / LINKS):
+            return [f"{parse_wheel_filename(link.name)[0]} @ {link.as_uri()}" for link in links]
+        build.note("# what was kept is damaged: it is removed, and the index asked again")
+        del self._lookups[sha, variant]
+        return self.requirements(sha, variant, build, staging)
+
+    def artifact(self, sha: str, variant: str) -> Artifact:
+        """A commit's wheel, to be kept with all that is installed with it."""
+
+        def save(_build: BuildRun, folder: Path) -> dict[str, str]:
+            wheels = self._wheels(sha, variant).values()
+            for wheel in wheels:
+                self._download(wheel, folder)
+            return {wheel.file: public_url(wheel.url) for wheel in wheels}
+
+        return Artifact(self._source(sha, variant), save)
+
+    def _source(self, sha: str, variant: str) -> str:
+        return public_url(page_of(self.template, sha, variant, self.distribution))
+
+    def _or_kept(self, lookup: WheelLookup, sha: str, variant: str) -> WheelLookup:
+        """A lookup; of a wheel that the index does not have or say, what is kept of it."""
+        kept = self.kept.find(self._source(sha, variant)) if self.kept and lookup.state != "found" else None
+        if kept is None:
+            return lookup
+        origins = (file.origin for file in kept.files)
+        found = choose_wheel(origins, self.distribution, sha, supported(self.python))
+        if found.state != "found":
+            return lookup
+        return replace(found, problem=lookup.problem, page=lookup.page, kept=kept)
+
+    def _download(self, wheel: WheelLookup, folder: Path) -> None:
+        """Write a wheel to a folder. :raises MachineError: it does not come in whole."""
+        path, where = folder / wheel.file, public_url(wheel.url)
+        if not re.match(FILE_NAME, wheel.file):
+            raise MachineError(f"{excerpt(wheel.file)!r} is no name of a wheel that can be kept", where=where)
+        session = self._session(wheel.url)
+
+        def fetch() -> str:
+            plain = {"Accept-Encoding": "identity"}
+            with session.get(wheel.url, stream=True, timeout=_TIMEOUT, headers=plain) as reply:
+                if reply.status_code != 200:
+                    return f"HTTP {reply.status_code}"
+                with path.open("wb") as file:
+                    file.writelines(reply.iter_content(1 << 20))
+            promised = urlsplit(wheel.url).fragment.removeprefix("sha256=")
+            is_whole = zipfile.is_zipfile(path) and (len(promised) != 64 or file_sha256(path) == promised)
+            return "" if is_whole else "it is cut or damaged"
+
+        try:
+            problem = answer_within(_DOWNLOAD_LIMIT_S, fetch)
+        except requests.RequestException as error:
+            problem = failure_reason(error, _TIMEOUT[1])
+        if problem:
+            raise MachineError(
+                f"the wheel {wheel.file} cannot be fetched: {problem}",
+                where=where,
+                next_step="the same command again",
+                code="hub_unreachable",
+            )
+
+    def _wheels(self, sha: str, variant: str) -> dict[str, WheelLookup]:
+        """A commit's wheel, and of ROCm all that its index has beside it.
 
         Wheels for ROCm are pinned to builds of torch, triton and others that are in no registry.
 
@@ -219,7 +313,7 @@ class WheelIndex:
                 raise self._no_answer(lookup)
             if lookup.state == "hole":
                 raise BuildError(f"{self.distribution} {sha[:12]}: no wheel: {lookup.reason}")
-        return [f"{name} @ {lookup.url}" for name, lookup in wheels.items()]
+        return wheels
 
     def _wheels_beside(self, sha: str, variant: str) -> dict[str, WheelLookup]:
         """The wheels of the other packages of a variant, by name."""
