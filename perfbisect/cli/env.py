@@ -49,12 +49,12 @@ def _row(entry: CacheEntry) -> CacheFolderDocument:
 
 
 def _kept_line(kept: KeptArtifact, fate: str = "") -> str:
+    from perfbisect.environments.kept import total_bytes
+
     day = datetime.fromtimestamp(kept.kept_at, timezone.utc).strftime("%Y-%m-%d")
-    size, why = (
-        sum(file.bytes for file in kept.files) / 1e6,
-        " of ".join(filter(None, (kept.why, kept.nightly))),
-    )
-    return f"{'kept':<10} {kept.change[:24]:<24} {size:8.1f} MB  {day}  {kept.digest[:19]}  {fate or why}"
+    why = fate or " of ".join(filter(None, (kept.why, kept.nightly)))
+    size = total_bytes([kept]) / 1e6
+    return f"{'kept':<10} {kept.change[:24]:<24} {size:8.1f} MB  {day}  {kept.digest[:19]}  {why}"
 
 
 @prints("perfbisect.commands.documents:EnvListDocument")

@@ -67,7 +67,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     ("cells lint", "", "Check cells against an engine's sources at a commit.", "cli.cells:lint_cells"),
     ("cells import", "", "Make cell files of nightly performance specifications.", "cli.cells:import_cells"),
     ("changes show", "", "The commit, and what it is built on.", "cli.changes:show"),
-    ("env list", "", "Every environment that is kept.", "cli.env:list_kept"),
+    ("env list", "", "Environments, and kept wheels and images.", "cli.env:list_kept"),
     ("env build", "", "Build the environment of one change.", "cli.env:build"),
     ("env keep", "", "Keep wheels and images for when a registry deletes them.", "cli.env:keep_artifacts"),
     ("env gc", "", "Remove environments that are not needed.", "cli.env:gc"),

@@ -131,7 +131,8 @@ class KeptArtifacts:
                 os.link(original, link)
             except FileNotFoundError:
                 return ()
-            except OSError:  # a filesystem without hard links
+            except OSError:
+                # A filesystem without hard links.
                 shutil.copyfile(original, link)
             if file_sha256(link) != file.digest:
                 for damaged in (original, link):

@@ -269,7 +269,7 @@ class WheelIndex:
     def _download(self, wheel: WheelLookup, folder: Path) -> None:
         """Write a wheel to a folder. :raises MachineError: it does not come in whole."""
         path, where = folder / wheel.file, public_url(wheel.url)
-        if not re.match(FILE_NAME, wheel.file):
+        if not re.fullmatch(FILE_NAME, wheel.file):
             raise MachineError(f"{excerpt(wheel.file)!r} is no name of a wheel that can be kept", where=where)
         session = self._session(wheel.url)
 
