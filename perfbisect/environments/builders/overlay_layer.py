@@ -130,6 +130,7 @@ def check(settings: OverlaySettings, commit: OverlaidCommit, build: BuildRun, fo
     base = base_environment((settings.base, commit.base), build)
     found = settings.installation.import_engine(build, folder, commit.change.short, base=base)
     facts = {
+        **{name: base.facts[name] for name in ("kept",) if name in base.facts},
         "base": commit.base.id,
         "base_commit": commit.base_commit.id if commit.base_commit else "any",
         "tree": commit.tree,

@@ -141,13 +141,15 @@ def test_an_overlay_lies_over_a_wheel_that_was_kept(site: Site) -> None:
     builder = overlay(site)
     builder.prepare([base, slow])
     before = site.ensure(builder, slow)
-    assert keep(site, builder, slow.id).change == slow.id
+    kept = keep(site, builder, slow.id)
+    assert kept.change == slow.id
     site.index.files.clear()
     later = other_cache(site)
     again = overlay(later)
     again.prepare([base, slow])
     after = later.ensure(again, slow)
     assert (after.key, after.packages_digest) == (before.key, before.packages_digest)
+    assert after.facts["kept"] == kept.digest and "kept" not in before.facts
 
 
 def test_builders_that_need_no_registry_keep_nothing(site: Site) -> None:
