@@ -172,6 +172,7 @@ def collect_site(
         "unknown": sum(build.of_main is None for build in builds.values()),
         "builds": len(builds),
         "away": analysis.away,
+        "aside": analysis.set_aside,
     }
     return Site(
         title=title,

@@ -17,6 +17,7 @@ from perfbisect.common.json_text import parse_json
 from perfbisect.environments.base import Environment
 from perfbisect.environments.build import BuildRun, interpreter_environment
 from perfbisect.errors import BuildError, FaultCode, MachineError
+from perfbisect.model.change import commit_in_version
 from perfbisect.system.commands import ProcessResult
 from perfbisect.system.logs import excerpt
 
@@ -220,17 +221,8 @@ def check_version(build: BuildRun, found: ImportedEngine, version: str, what: st
         raise BuildError(message, where=build.log)
 
 
-_HEX = re.compile(r"^g([0-9a-f]{7,64})$")
 FOREIGN_SHARE = 0.1
 """If a larger share of an engine's files differs from a commit, it was not built from that commit."""
-
-
-def commit_in_version(version: str) -> str:
-    """The abbreviated commit in a local version (``1.2.dev5+gabcdef123.cu129``); empty if there is none."""
-    for word in re.split(r"[.\-_]", version.partition("+")[2].lower()):
-        if match := _HEX.match(word):
-            return match[1]
-    return ""
 
 
 def identify_commit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -13,6 +14,15 @@ from perfbisect.common.checked import require_argument
 Kind = Literal["commit", "release"]
 
 _SWAP = "+pip:"
+_HEX = re.compile(r"^g([0-9a-f]{7,64})$")
+
+
+def commit_in_version(version: str) -> str:
+    """The abbreviated commit in a local version (``1.2.dev5+gabcdef123.cu129``); empty if there is none."""
+    for word in re.split(r"[.\-_]", version.partition("+")[2].lower()):
+        if match := _HEX.match(word):
+            return match[1]
+    return ""
 
 
 @dataclass(frozen=True)

@@ -75,12 +75,16 @@ class FamilyCoverage(Document):
 
 
 class CoverageDocument(Document):
-    """Which series were judged, and how many were not, by the kind of reason."""
+    """Which series were judged, and how many were not, by the kind of reason.
+
+    ``set_aside``: the builds with ``results`` that measured another commit than the build's, newest first.
+    """
 
     families: tuple[FamilyCoverage, ...]
     series: tuple[SeriesCoverage, ...]
     not_judged: dict[str, int]
     builds_not_of_main: int
+    set_aside: tuple[Evidence, ...]
 
 
 class DetectedChanges(Document):
@@ -103,7 +107,7 @@ class TrackDetectDocument(DetectedChanges, LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 6, "listed": 5, "vanished": 12, "discontinuities": 12}
-    schema_: Literal["perfbisect.track-detect/6"] = Field(default="perfbisect.track-detect/6", alias="schema")
+    schema_: Literal["perfbisect.track-detect/7"] = Field(default="perfbisect.track-detect/7", alias="schema")
     fdr: float
     since: str
     needs_action: int
@@ -130,7 +134,7 @@ class SeriesAnalysis:
 
     ``series``: one value a night. ``families``: medians, then means and percentiles. ``found``: alerts before
     they are matched with ``known`` ones, which were reported before. ``findings``: the change of each alert
-    by its name. ``away``: builds of other branches.
+    by its name. ``away``: builds of other branches. ``set_aside``: see :class:`CoverageDocument`.
     """
 
     series: tuple[CellSeries, ...]
@@ -141,6 +145,7 @@ class SeriesAnalysis:
     findings: Mapping[str, SeriesChange]
     known: tuple[Alert, ...]
     away: int
+    set_aside: tuple[Evidence, ...]
 
     @property
     def until(self) -> str:
@@ -178,8 +183,30 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
     found = found_alerts(changes, infer_causes(changes, index), until=until)
     alerts = match_alerts(found, known)
     findings = {alert.id: change for alert, change in zip(alerts, changes, strict=True)}
+    others = [result for result in reversed(store.rejections()) if result.kind == "mislabelled"]
+    results = Counter(result.build.key for result in others)
+    aside = {
+        result.build.key: Evidence(
+            result.why.kind,
+            {
+                **result.why.values,
+                "build": result.build.name,
+                "night": result.night,
+                "results": results[result.build.key],
+            },
+        )
+        for result in others
+    }
     return SeriesAnalysis(
-        series, index, (medians, tails), found, _newest_first(alerts), findings, known, away
+        series=series,
+        index=index,
+        families=(medians, tails),
+        found=found,
+        alerts=_newest_first(alerts),
+        findings=findings,
+        known=known,
+        away=away,
+        set_aside=tuple(aside.values()),
     )
 
 
@@ -299,6 +326,7 @@ def detected_changes(analysis: SeriesAnalysis) -> DetectedChanges:
                 entry.why.kind for family in families for entry in family.coverage.series if entry.why
             ),
             builds_not_of_main=analysis.away,
+            set_aside=analysis.set_aside,
         ),
     )
 

@@ -180,15 +180,21 @@ def admit_build(build: Build, files: Iterable[RawFile], latest: datetime | None 
 def admit_results(points: Sequence[Point]) -> _Results:
     """The points of one build with their night and server start, and the rejected ones.
 
+    What surely measured another commit than its build's is set aside.
+
     Of several like results of a cell the last counts, since a step that is run again replaces the first; of
     unlike workloads none counts, since it is not known which is which.
     """
     night = _night(points)
     by_cell: dict[str, list[Point]] = {}
-    for point in sorted(points, key=lambda point: point.order):
-        by_cell.setdefault(point.cell, []).append(replace(point, night=night, start=_start(point)))
     admitted: list[Point] = []
     rejected: list[RejectedResult] = []
+    for point in sorted(points, key=lambda point: point.order):
+        placed = replace(point, night=night, start=_start(point))
+        if other := point.other_commit:
+            rejected.append(placed.rejected("mislabelled", other))
+        else:
+            by_cell.setdefault(point.cell, []).append(placed)
     for cell, results in by_cell.items():
         last = results[-1]
         unlike = next(filter(None, (_difference(point, last) for point in results)), None)

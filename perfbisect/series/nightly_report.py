@@ -112,7 +112,7 @@ class TrackReportDocument(LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"rows": 12}
-    schema_: Literal["perfbisect.track-report/6"] = Field(default="perfbisect.track-report/6", alias="schema")
+    schema_: Literal["perfbisect.track-report/7"] = Field(default="perfbisect.track-report/7", alias="schema")
     night: str
     build: str
     commit: str

@@ -42,8 +42,20 @@ Night = Annotated[
 MAIN = ("main", "master")
 """Names of the branch whose builds are nightlies of the product."""
 
+_ABBREVIATED = 7
+
 RejectionKind = Literal[
-    "broken", "other", "template", "failed", "silent", "repeated", "ambiguous", "twin", "unmeasured", "older"
+    "broken",
+    "other",
+    "template",
+    "failed",
+    "silent",
+    "repeated",
+    "ambiguous",
+    "twin",
+    "unmeasured",
+    "older",
+    "mislabelled",
 ]
 """Why a result is no point; docs/track.md explains each."""
 
@@ -179,7 +191,8 @@ class Point(ReportedResult[float]):
     ``failed``, requested (``prompts``), sent before (``warmups``), at once (``max_concurrent_requests``);
     mean ``input_tokens`` and ``output_tokens``, median ``audio_duration``; digests of the ``client`` (or its
     era), of the names in the result (``keys``), of the serve arguments (``server``), of the cells that share
-    its server (``suite``); ``converted`` names; the ``baseline`` of the nightly; ``machine`` of a fleet,
+    its server (``suite``); ``converted`` names; the ``baseline`` of the nightly; the ``commits`` that the
+    result says it measured, by its keys, the surest first; ``machine`` of a fleet,
     ``runs`` of a sweep; ``host``, ``hardware``, ``engine``, ``torch``, ``image`` (with ``{sha}`` for the
     commit), ``job``.
     """
@@ -230,6 +243,17 @@ class Point(ReportedResult[float]):
         # A bool is an int to Python, and no baseline.
         numbers = ((name, value) for name, value in named if isinstance(value, int | float))
         return {name: float(value) for name, value in numbers if not isinstance(value, bool) and value > 0}
+
+    @property
+    def other_commit(self) -> Evidence | None:
+        """The commit that the result surely measured instead of its build's; None: it may be the same."""
+        label, stated = self.build.commit.lower(), self.covariates.get("commits") or {}
+        key, commit = next(iter(stated.items()), ("", ""))
+        # Either may be abbreviated; git abbreviates to seven digits at least.
+        digits = min(len(label), len(commit))
+        if digits < _ABBREVIATED or label[:digits] == commit[:digits].lower():
+            return None
+        return Evidence("another commit", {"label": label, "measured": commit, "key": key})
 
     def metrics(self) -> Iterator[tuple[MetricRef, float]]:
         """The values of metrics that the table knows, by name."""

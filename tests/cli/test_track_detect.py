@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +162,35 @@ def test_the_report_and_the_site(made: Nightlies, home: Path) -> None:
     assert (home / "site" / "index.html").is_file()
     data = "".join(path.read_text() for path in (home / "site" / "data").glob("*.js"))
     assert "omni_chunk/random" in data and "<script>alert" not in data
+
+
+def test_what_measured_another_commit_than_its_label_is_set_aside(made: Nightlies, home: Path) -> None:
+    """The night that looks slow was of a server of a day before: no change of the labelled commits."""
+    copied = Path(shutil.copytree(made.early, home / "results"))
+    for path in sorted(copied.glob("n01[4-9]/*omni_chunk*")):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"engine_version": "0.9.dev3+g0123456ab"}))
+    ingested = told("track", "ingest", str(copied), "--zone", "UTC")
+    assert "no point, 6 mislabelled: set aside: its build is of" in ingested
+    assert "by its engine_version it measured 0123456ab" in ingested
+    found = document("track", "detect")
+    assert found["alerts"] == []
+    newest, *others = found["census"]["set_aside"]
+    assert (newest["kind"], len(others)) == ("another commit", 5)
+    assert newest["values"] == {
+        "build": "n019",
+        "key": "engine_version",
+        "label": made.commits[20 * EACH - 1],
+        "measured": "0123456ab",
+        "night": "2026-01-20",
+        "results": 1,
+    }
+    for report in (told("track", "detect"), told("track", "report")):
+        assert "build n019 of 2026-01-20, 1 result set aside: its build is of" in report
+        assert "set aside in the same way: results of 1 earlier build" in report
+    assert "no point: set aside: its build is of" in told("track", "show", "omni_chunk")
+    told("dashboard", "build", "-o", "site")
+    data = "".join(path.read_text() for path in (home / "site").glob("**/*.js"))
+    assert "Results of 6 builds are set aside" in data
 
 
 def keep_bisection(made: Nightlies, report: BisectResult) -> BisectResult:

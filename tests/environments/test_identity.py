@@ -19,11 +19,11 @@ from perfbisect.environments.builders.source import (
 )
 from perfbisect.environments.health import (
     ImportedEngine,
-    commit_in_version,
     identify_commit,
 )
 from perfbisect.environments.source_tree import sync_tree, toml_strings, version_at
 from perfbisect.errors import BuildError
+from perfbisect.model.change import commit_in_version
 from tests.fakes.gitwriter import HistoryWriter, run_git
 
 SHA = "0a0d1d98e" + "6" * 31

@@ -102,6 +102,60 @@ def test_a_point_has_all_that_is_known() -> None:
 LENGTHS = {"random_input_len": 2500, "random_output_len": 900}
 
 
+NIGHTLY = Build("buildkite", "vllm/nightly", "7", commit="ab12cd34e" + "0" * 31)
+
+
+@pytest.mark.parametrize(
+    ("said", "measured"),
+    [
+        ({"engine_version": "0.11.0rc2.dev5+g0a0d1d98e.d20260412"}, ("engine_version", "0a0d1d98e")),
+        ({"engine_version": "0.11.0rc2.dev5+gab12cd34e.cu129"}, None),
+        ({"engine_version": "0.11.0"}, None),
+        ({"server_info": {"version": "0.5.3.post1+g1234567"}}, ("server_info", "1234567")),
+        (
+            {"collect_env": "CUDA: 13\nvLLM Version : 0.11.dev1+g1234567 (git sha: 1234567)"},
+            ("collect_env", "1234567"),
+        ),
+        ({"image": "vllm/vllm-openai:nightly-0123456789abcdef"}, ("image", "0123456789abcdef")),
+        ({"commit": "ef" * 20}, ("commit", "ef" * 20)),
+        ({"commit": "ab12cd34e"}, None),
+        ({"commit": "ab12cd"}, None),
+        ({"commit": "main"}, None),
+        ({"version": "1.0+g1234567", "sha": "12" * 20}, None),
+        # The engine itself is surer than a stamp.
+        ({"commit": "ef" * 20, "vllm_version": "0.1.dev1+gab12cd34e"}, None),
+    ],
+)
+def test_a_result_that_measured_another_commit_than_its_builds_is_set_aside(
+    said: dict[str, Any], measured: tuple[str, str] | None
+) -> None:
+    document = served(backend="openai", endpoint_type="openai", **said)
+    points, rejected = admit((name_of(), document), build=NIGHTLY)
+    assert len(points) == (measured is None)
+    assert [(one.kind, one.why.values["key"], one.why.values["measured"]) for one in rejected] == (
+        [("mislabelled", *measured)] if measured else []
+    )
+    assert len(admit((name_of(), document), build=replace(NIGHTLY, commit=""))[0]) == 1, "no label"
+
+
+def test_a_hash_is_compared_within_its_repository() -> None:
+    """Below vLLM-Omni the version is that of vLLM; perf-eval stamps the commit of its harness."""
+    other = {"engine_version": "0.11.dev5+g1234567", "vllm_commit": "12" * 20}
+    assert point_of(name_of(), served(**other), build=NIGHTLY).covariates.get("commits") is None
+    assert point_of(name_of(), served(**other), build=replace(BUILD, commit="ab" * 20))
+    rejected = rejection_of(name_of(), served(vllm_omni_version="0.14.dev5+g1234567"), build=NIGHTLY)
+    assert (rejected.kind, rejected.night) == ("mislabelled", "2026-04-12")
+    harness = served(backend="openai", endpoint_type="openai", commit="ef" * 20)
+    assert point_of("kimi-h200/bench-a-conc-4.json", harness, build=replace(PERF_EVAL, commit="ab" * 20))
+
+
+def test_of_two_results_of_a_cell_the_one_of_the_builds_commit_counts() -> None:
+    stamped = served(commit=NIGHTLY.commit)
+    later = name_of(at="20260412-200000"), served(commit="ef" * 20, date="20260412-200140")
+    (point,), (rejected,) = admit((name_of(), stamped), later, build=NIGHTLY)
+    assert (point.raw, rejected.kind) == ("/there/0/" + name_of(), "mislabelled")
+
+
 @pytest.mark.parametrize(
     ("name", "document", "cell"),
     [

@@ -21,9 +21,9 @@ from packaging.version import Version
 
 from perfbisect.environments.base import Artifact
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.health import commit_in_version
 from perfbisect.environments.kept import FILE_NAME, LINKS, KeptArtifact, KeptArtifacts, file_sha256
 from perfbisect.errors import BuildError, MachineError
+from perfbisect.model.change import commit_in_version
 from perfbisect.system.http import (
     FETCH_LIMIT_S,
     Reply,

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 from perfbisect.common import json_text
 from perfbisect.common.text import line
 from perfbisect.errors import MachineError
+from perfbisect.model.change import commit_in_version
 from perfbisect.series.points import Build
 
 COMMANDS = ".commands"
@@ -32,6 +33,14 @@ UNREADABLE = "perfbisect.unreadable/1"
 
 UNDATED = "9999"
 """In place of a night that is not known: after all others."""
+
+_STAMPS = ("vllm_commit", "vllm_omni_commit", "commit", "git_commit")
+_VERSIONS = ("engine_version", "vllm_version", "vllm_omni_version")
+_COMMIT = re.compile(r"^[0-9a-f]{7,40}$")
+# Tags of vLLM's images: nightly-SHA, or a hash among words; digits alone are a date.
+_COMMIT_TAG = re.compile(r"^nightly-([0-9a-f]{7,40})|(?:^|[-_.])([0-9a-f]{12,40})(?=$|[-_.])", re.IGNORECASE)
+_COLLECTED = re.compile(r"vLLM Version\s*: *(\S+)")
+"""In the text of vLLM's ``collect_env``."""
 
 _NIGHT = re.compile(r"(?<!\d)(20\d{2})-?(\d{2})-?(\d{2})(?!\d)")
 _GZIP = b"\x1f\x8b"
@@ -117,6 +126,33 @@ def night_in(text: str) -> str:
     """The last day in a text, ``2026-04-12``; empty without one."""
     days = _NIGHT.findall(text)
     return "-".join(days[-1]) if days else ""
+
+
+def commit_of_image(image: str) -> str:
+    """The commit in the tag of an image, in lower case; empty if there is none."""
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    found = _COMMIT_TAG.search(tag) if name and "/" not in tag else None
+    commit = (found[1] or found[2] or "").lower() if found else ""
+    return "" if commit.isdigit() else commit
+
+
+def stated_commits(record: object) -> dict[str, str]:
+    """By key the commits, whole or abbreviated, that a result names: first those of the engine itself."""
+    if not isinstance(record, Mapping):
+        return {}
+    server, collected = record.get("server_info"), _COLLECTED.search(str(record.get("collect_env")))
+    versions = {
+        **{name: record.get(name) for name in _VERSIONS},
+        "server_info": server.get("version") if isinstance(server, Mapping) else None,
+        "collect_env": collected and collected[1],
+    }
+    stamps = {name: str(record.get(name)).lower() for name in _STAMPS}
+    commits = {
+        **{name: commit_in_version(str(version)) for name, version in versions.items()},
+        "image": commit_of_image(str(record.get("image"))),
+        **{name: commit for name, commit in stamps.items() if _COMMIT.match(commit)},
+    }
+    return {name: commit for name, commit in commits.items() if commit}
 
 
 def json_files(root: Path) -> Iterator[Path]:

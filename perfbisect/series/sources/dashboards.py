@@ -38,6 +38,7 @@ from perfbisect.series.sources.base import (
     SourceBuild,
     SourceFile,
     UnreadableFileError,
+    commit_of_image,
     decode,
     json_files,
     parse_records,
@@ -60,8 +61,6 @@ _MARKED_WITHIN = 64 * 1024
 
 _DAY = re.compile(r"20\d{2}-\d{2}-\d{2}")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
-# Tags of vLLM's images: nightly-SHA, or a hash among words; digits alone are a date.
-_COMMIT_TAG = re.compile(r"^nightly-([0-9a-f]{7,40})|(?:^|[-_.])([0-9a-f]{12,40})(?=$|[-_.])", re.IGNORECASE)
 _COMPARED = ("model", "device", "tp", "conc", "isl", "osl", "precision")
 _TOPOLOGY = ("tp", "pp", "dcp_size", "pcp_size", "ep", "dp_attention", "num_workers")
 _ROLES = (
@@ -161,11 +160,7 @@ def _read_row(row: Mapping[str, Any]) -> DashboardResult:
         shared = {name: fields.get(f"prefill_{name}") for name in _TOPOLOGY}
         fields = {**shared, **{name: value for name, value in fields.items() if name not in _ROLES}}
     image = str(row.get("image") or "")
-    name, _, tag = image.partition("@")[0].rpartition(":")
-    # The commit in the tag, as perf-eval reads it; digits alone are a date.
-    found = _COMMIT_TAG.search(tag) if name and "/" not in tag else None
-    commit = (found[1] or found[2] or "").lower() if found else ""
-    commit = "" if commit.isdigit() else commit
+    commit = commit_of_image(image)
     words = (_word(name, fields.get(name)) for name in _IDENTITY)
     return DashboardResult(
         pipeline="ci.vllm.ai" if "device" in row else "InferenceX",

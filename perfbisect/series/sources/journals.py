@@ -317,6 +317,7 @@ def _launch_point(
         "engine": provenance.engine_version,
         "torch": str((provenance.facts.get("torch") or {}).get("version", "")),
         "suite": (provenance.facts.get("launch") or {}).get("suite") or ALONE,
+        "commits": known({"engine_commit": provenance.engine_commit.partition("+")[0]}),
     }
     return Point(
         build=build,

@@ -38,7 +38,13 @@ from perfbisect.series.points import (
     message_of,
 )
 from perfbisect.series.sources import dashboards, journals, sweeps
-from perfbisect.series.sources.base import UNREADABLE, UnreadableFileError, night_in, parse_records
+from perfbisect.series.sources.base import (
+    UNREADABLE,
+    UnreadableFileError,
+    night_in,
+    parse_records,
+    stated_commits,
+)
 from perfbisect.series.sources.forms import form_of
 from perfbisect.series.sources.kanban import of_nightly
 from perfbisect.serving.eras import nightly_warmups
@@ -115,9 +121,9 @@ def read_file(
             published = journals.read_published(record)
             if setting:
                 unnamed = ReportedWorkload({}, WORKLOAD_PARTS)
-                yield setting.run(_point(build, file, unnamed, index, parse_result(record)))
+                yield setting.run(_point(build, file, unnamed, index, record))
             elif published is None:
-                yield _point(build, file, name, index, parse_result(record))
+                yield _point(build, file, name, index, record)
             else:
                 yield published.model_copy(update={"build": build, "raw": file.place, "record": index})
         except UnusableResultError as error:
@@ -155,10 +161,9 @@ def _parse_document(text: str) -> object:
     return document
 
 
-def _point(
-    build: Build, file: RawFile, name: ReportedWorkload, index: int, result: ReportedResult[float]
-) -> Point:
+def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, record: object) -> Point:
     """Raises ValueError: there is no time, or the file's name is of another run than the result."""
+    result = parse_result(record)
     load = {
         "num_prompts": result.workload.prompts,
         "max_concurrency": result.workload.concurrency,
@@ -182,7 +187,19 @@ def _point(
     zone = file.zone or ("UTC" if day else "")
     # vLLM's "date" is the end of a run, the time in the file's name the start of its script.
     began = ended - length if ended is not None else parse_time(result.began or name.time or day, zone)
+    is_diffusion = any(key.startswith("latency:") for key in result.values)
+    is_omni = (
+        is_diffusion or "omni" in build.pipeline or result.workload.backend.endswith(("-omni", "-speech"))
+    )
     facts = {**result.covariates, **file.facts}
+    # A hash is compared within its repository. A build of vLLM-Omni has the commit of vLLM-Omni, and versions
+    # are those of the vLLM below it; a stamp in perf-eval may be that of its harness.
+    has_stamp = not build.pipeline.endswith("/perf-eval")
+    facts["commits"] = {
+        key: commit
+        for key, commit in stated_commits(record).items()
+        if (has_stamp if key in ("commit", "git_commit") else key.startswith("vllm_omni") == is_omni)
+    }
     if name.time and file.zone and ended is not None:
         outside = (began - parse_time(name.time, file.zone)).total_seconds()
         # Seconds from the start of the script to the run: what warms the server is in them.
@@ -193,7 +210,6 @@ def _point(
     # vLLM-Omni's harness sent 0, then 2, then max(2, concurrency) warm-ups, which its results do not say.
     if facts["warmups"] is None and of_nightly(build):
         fixed = moment(build.fixed) if build.fixed else began
-        is_diffusion = any(key.startswith("latency:") for key in result.values)
         facts["warmups"] = nightly_warmups(
             stamp(fixed), None if is_diffusion else result.workload.concurrency
         )
