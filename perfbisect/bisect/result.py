@@ -35,6 +35,7 @@ from perfbisect.jobs.plans import guard_metrics, plan_cell
 from perfbisect.jobs.replay import minutes_saved, reported_value
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
+from perfbisect.model.environment import EnvironmentRows, environment_differences
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.phases import PhasesDocument, phases_document
 from perfbisect.stats.two_sample import Scale, differ
@@ -154,7 +155,7 @@ class BisectResult(RangeSearchResult):
         "not_tested": 5,
         "cherry_picks": 10,
     }
-    schema_: Literal["perfbisect.report/5"] = Field(default="perfbisect.report/5", alias="schema")
+    schema_: Literal["perfbisect.report/6"] = Field(default="perfbisect.report/6", alias="schema")
     outcome: BisectOutcome
     probability: ShownProbability
     candidates: tuple[CandidateDocument, ...] = ()
@@ -172,6 +173,8 @@ class BisectResult(RangeSearchResult):
     """Where every step was asked for: those that were named, in the history's order."""
     log_differences: tuple[tuple[str, str, str], ...] = ()
     """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
+    environment_differences: EnvironmentRows | None = None
+    """How the environments of parent and culprit differ; None where none was named or recorded."""
     phases: PhasesDocument | None = None
     """Of parent and culprit, or without an A/B of the two ends; None for launches without counters."""
     machines: tuple[FleetMachineDocument, ...] = ()
@@ -285,6 +288,11 @@ def build_result(bisection: Bisection) -> BisectResult:
             log_differences(*([x.measurement for x in side] for side in bisection.sides))
             if bisection.found
             else ()
+        ),
+        environment_differences=(
+            environment_differences(*([x.measurement for x in side] for side in bisection.sides))
+            if bisection.found
+            else None
         ),
         phases=_phases(bisection),
         machines=tuple(_machines(bisection)),

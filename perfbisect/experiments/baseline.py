@@ -26,7 +26,10 @@ from perfbisect.system.files import write_atomic
 
 
 class RecordedLevel(PlanPart):
-    """Launches of one change under one cell; ``cell`` as it was served, ``attempts`` without their facts."""
+    """Launches of one change under one cell; ``cell`` as it was served.
+
+    ``attempts``: with no fact but what they ran in.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 

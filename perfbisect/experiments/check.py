@@ -36,6 +36,11 @@ from perfbisect.jobs.plans import cell_data, find_plan, guard_metrics, plan_cell
 from perfbisect.jobs.replay import Launch, launches, require_comparable
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
+from perfbisect.model.environment import (
+    ENVIRONMENT_FACT,
+    environment_differences,
+    portable_environment,
+)
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.document import Report
 from perfbisect.report.plots import LaunchGroup, Level, launches_plot
@@ -167,7 +172,7 @@ class CheckResult(VerdictResult):
     the threshold between them. ``limit``: the share by which it may be worse.
     """
 
-    schema_: Literal["perfbisect.check/6"] = Field(default="perfbisect.check/6", alias="schema")
+    schema_: Literal["perfbisect.check/7"] = Field(default="perfbisect.check/7", alias="schema")
     how: Literal["rev", "baseline", "values"]
     limit: float
     change: Change
@@ -217,6 +222,10 @@ def read_check(job: Job, events: Sequence[JournalEvent]) -> CheckResult:
         limit=plan.max_regression,
         change=plan.change,
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+        environment_differences=environment_differences(
+            [attempt for level in plan.recorded for attempt in level.attempts],
+            attempts_of(found.measured, 0),
+        ),
         reported=plan.reported,
     )
     return result.model_copy(update={"summary": _sentences(plan, result)})
@@ -288,7 +297,10 @@ def level_of_job(job: Job) -> RecordedLevel:
                     attempt,
                     # Facts hold command lines, readings and paths of one machine: a file that is handed on
                     # must not have them.
-                    provenance=replace(attempt.provenance, facts={}),
+                    provenance=replace(
+                        attempt.provenance,
+                        facts={ENVIRONMENT_FACT: portable_environment(attempt.provenance)},
+                    ),
                     runs=tuple(replace(run, facts={}, raw="") for run in attempt.runs),
                     folder="",
                 )

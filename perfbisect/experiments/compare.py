@@ -36,6 +36,7 @@ from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import MeasurementConfig, guard_metrics, require_plan
 from perfbisect.jobs.replay import Launch, reported_value, require_reported, require_same_provenance
 from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.environment import environment_differences, package_versions
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric
 from perfbisect.report.document import Report
 from perfbisect.report.phases import PhasesDocument, moved_sentences, phase_blocks, phases_document
@@ -228,7 +229,7 @@ RULE: Final[MeasurementRule[ComparePlan]] = MeasurementRule(
 class CompareResult(VerdictResult):
     """How a comparison ended, or how far it is: all judged metrics together, and the first (``metric``)."""
 
-    schema_: Literal["perfbisect.compare/5"] = Field(default="perfbisect.compare/5", alias="schema")
+    schema_: Literal["perfbisect.compare/6"] = Field(default="perfbisect.compare/6", alias="schema")
     verdict: ab_test.Word
     """On all judged metrics and guards."""
     expected: str = ""
@@ -308,6 +309,7 @@ def read_comparison(job: Job, events: Sequence[JournalEvent]) -> CompareResult:
         unchecked=unchecked,
         repository=plan.setting.repository,
         log_differences=log_differences(*sides),
+        environment_differences=environment_differences(*sides),
         client_differences=_client_differences(*sides) if plan.side_clients else (),
         phases=phases_document((plan.a.name, plan.b.name), sides, is_blocked=True),
     )
@@ -382,8 +384,7 @@ def _client_differences(a: Sequence[Attempt], b: Sequence[Attempt]) -> tuple[tup
         known = facts if isinstance(facts, Mapping) else {}
         own = {"version": known.get("version"), "sources": known.get("sha256"), "python": known.get("python")}
         own |= {"definitions": attempt.provenance.client_era}
-        packages = (str(one).replace(" @ ", "==").partition("==") for one in known.get("packages") or ())
-        own |= {name: version or "editable" for name, _, version in packages}
+        own |= package_versions(known.get("packages"))
         described.append({name: str(value) for name, value in own.items() if value})
     if len(described) < 2:
         return ()

@@ -33,6 +33,7 @@ from perfbisect.jobs.sequence import sequential
 from perfbisect.model.attempt import Attempt, Purpose, is_same_class
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
+from perfbisect.model.environment import EnvironmentRows
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.stats.two_sample import LaunchNoise
 
@@ -353,11 +354,13 @@ class MeasurementResult(MeasuredDocument):
 class VerdictResult(MeasurementResult):
     """A verdict on ``metrics``, those under test first: ``metric`` and further ones.
 
-    ``unchecked``: guards without a verdict.
+    ``unchecked``: guards without a verdict. ``environment_differences``: between the two sides, or what was
+    recorded and what was measured; None where nothing is known of one.
     """
 
     metrics: tuple[MetricResult, ...]
     unchecked: tuple[str, ...] = ()
+    environment_differences: EnvironmentRows | None = None
 
     @property
     def headline(self) -> MetricResult:

@@ -47,7 +47,7 @@ class VerifyResult(ComparisonsResult):
     """
 
     template: ClassVar[str] = "verify"
-    schema_: Literal["perfbisect.verify/5"] = Field(default="perfbisect.verify/5", alias="schema")
+    schema_: Literal["perfbisect.verify/6"] = Field(default="perfbisect.verify/6", alias="schema")
     claim: str
     source: str
     expected: str
@@ -74,7 +74,7 @@ class SweepResult(ComparisonsResult):
     """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
 
     template: ClassVar[str] = "sweep"
-    schema_: Literal["perfbisect.sweep/5"] = Field(default="perfbisect.sweep/5", alias="schema")
+    schema_: Literal["perfbisect.sweep/6"] = Field(default="perfbisect.sweep/6", alias="schema")
     signature: str
 
     @classmethod

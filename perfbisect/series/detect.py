@@ -12,6 +12,7 @@ from pydantic import Field
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.model.commit_details import Evidence
+from perfbisect.model.environment import differences
 from perfbisect.series.alerts import (
     NO_OUTCOMES,
     Alert,
@@ -45,6 +46,8 @@ from perfbisect.series.series import (
 )
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
+
+_ENVIRONMENT_ROWS = 20
 
 FamilyName = Literal["medians and single numbers", "means and percentiles"]
 
@@ -180,7 +183,17 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
     changes = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
     until = max(item.nights[-1] for item in series)
-    found = found_alerts(changes, infer_causes(changes, index), until=until)
+    found = []
+    causes = infer_causes(changes, index)
+    for alert, change in zip(found_alerts(changes, causes, until=until), changes, strict=True):
+        points = change.series.points
+        sides = (store.environment(points[place]) for place in (change.before[-1], change.after[0]))
+        rows = differences(*sides)
+        if rows is not None:
+            shown = [list(row) for row in rows[:_ENVIRONMENT_ROWS]]
+            evidence = Evidence("environments", {"rows": shown, "more": len(rows) - len(shown)})
+            alert = replace(alert, evidence=(*alert.evidence, evidence))
+        found.append(alert)
     alerts = match_alerts(found, known)
     findings = {alert.id: change for alert, change in zip(alerts, changes, strict=True)}
     others = [result for result in reversed(store.rejections()) if result.kind == "mislabelled"]
@@ -201,7 +214,7 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
         series=series,
         index=index,
         families=(medians, tails),
-        found=found,
+        found=tuple(found),
         alerts=_newest_first(alerts),
         findings=findings,
         known=known,

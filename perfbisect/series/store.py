@@ -24,14 +24,17 @@ import numpy as np
 import scipy
 from pydantic import TypeAdapter
 
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.model.commit_details import Evidence
+from perfbisect.model.environment import environment_of
 from perfbisect.resources import sources_digest
 from perfbisect.series.alerts import Alert, State, find_alerts
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.series import cell_of_series, machine_series
+from perfbisect.series.sources import journals
 from perfbisect.series.sources.base import parse_json
 
 FILE = "series.sqlite"
@@ -340,6 +343,25 @@ class SeriesStore:
             # Parsed together, the results of a cell share the names of their fields.
             for number, fields in zip(numbers, json.loads(f"[{','.join(texts)}]"), strict=True):
                 yield builds[number], fields
+
+    def environment(self, point: Point) -> dict[str, str]:
+        """What a point ran in: of a launch of ours by its raw file, elsewhere by its covariates."""
+        if point.build.source == journals.SOURCE:
+            rows = self._db.execute(
+                "SELECT f.file FROM files f JOIN builds b ON b.id = f.build WHERE b.key = ?",
+                (point.build.key,),
+            )
+            for document in (parse_json(_unpacked(row[0]).text) for row in rows):
+                with contextlib.suppress(*WRONG_SHAPE):
+                    published = journals.read_published(document)
+                    found = [published.attempt] if published else []
+                    if isinstance(document, Mapping) and document.get("schema") == journals.SCHEMA:
+                        found = [attempt for attempt, _ in journals.read_attempts(document) if attempt]
+                    for attempt in found:
+                        if journals.server_start(attempt) == point.start:
+                            return environment_of(attempt.provenance)
+        names = ("engine", "torch", "image", "hardware", "host", "client", "server")
+        return {name: str(point.covariates[name]) for name in names if point.covariates.get(name)}
 
     def builds(self) -> tuple[Build, ...]:
         """Every build, in the order in which they were first stored."""

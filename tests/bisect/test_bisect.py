@@ -262,7 +262,7 @@ def test_the_report_needs_the_journal_alone(play: Play) -> None:
     builder = FakeBuilder(merged=frozenset({world.changes[2].id, world.changes[7].id}))
     report = play(world, builder=builder)
     assert BisectResult.model_validate_json(report.text()) == report
-    assert json.loads(report.text())["schema"] == "perfbisect.report/5"
+    assert json.loads(report.text())["schema"] == "perfbisect.report/6"
     assert (report.changes, report.positions) == (10, 8)
     ids = [change.id for change in world.changes]
     assert [[c.id for c in p.changes] for p in report.merged] == [ids[1:3], ids[6:8]]

@@ -193,6 +193,23 @@ def test_what_measured_another_commit_than_its_label_is_set_aside(made: Nightlie
     assert "Results of 6 builds are set aside" in data
 
 
+def test_an_alert_shows_how_the_environment_changed_with_it(made: Nightlies, home: Path) -> None:
+    copied = Path(shutil.copytree(made.all, home / "results"))
+    for path in sorted(copied.glob("*/*omni_chunk*")):
+        new = int(path.parent.name[1:]) >= AT
+        facts = {"engine_version": "0.12.0" if new else "0.11.0", "hardware": "H100"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    ingest(copied)
+    found = document("track", "detect")["alerts"]
+    said = [evidence for evidence in found[0]["evidence"] if evidence["kind"] == "environments"]
+    assert said == [{"kind": "environments", "values": {"rows": [["engine", "0.11.0", "0.12.0"]], "more": 0}}]
+    shown = "environment: engine: 0.11.0 -> 0.12.0"
+    suspects = told("track", "suspects", found[0]["id"], "--repo", str(made.repo))
+    assert all(
+        shown in text for text in (told("track", "report"), suspects, told("track", "detect", "--all"))
+    )
+
+
 def keep_bisection(made: Nightlies, report: BisectResult) -> BisectResult:
     """In the state folder, as a bisection of the slow night's commits."""
     first = made.commits.index(made.good)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import SideRefusedError, build_check_plan
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import write_plan
+from perfbisect.measure.executor import AttemptRequest
+from perfbisect.model.attempt import Provenance
 from perfbisect.model.cell import apply_variant
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.terminal import report_lines
@@ -193,6 +196,31 @@ def test_another_client_is_refused_at_its_first_launch(new_job: MakeJob, baselin
         checked(new_job(), world, baseline(), max_regression=0.05)
 
 
+@dataclass
+class Driven(World):
+    """On a machine with this driver, by a server with a path in its flags."""
+
+    driver: str = "580"
+
+    def provenance(self, request: AttemptRequest) -> Provenance:
+        facts = {
+            "machine": {"gpus": [{"name": "H100", "driver": self.driver}]},
+            "server": {"argv": ["serve", "--chat-template", "/home/me/template"]},
+            "engine": {"packages": ["torch==2.9", "vllm @ file:///home/me/vllm.whl"]},
+        }
+        return replace(super().provenance(request), facts=facts)
+
+
+def test_the_environment_of_a_baseline_is_compared(new_job: MakeJob, baseline: MakeLevel) -> None:
+    level = baseline(Driven(CHANGES, 1, factor=1.1, tau=0.01, seed=7))
+    text = level.model_dump_json()
+    assert "vllm.whl" in text and "/home/me" not in text
+    result = checked(new_job(), Driven(CHANGES, 1, factor=1.5, tau=0.01, driver="590"), level)
+    assert result.environment_differences == (("driver", "580", "590"),)
+    told = "\n".join(report_lines(result.report()))
+    assert "driver 580 -> 590" in told
+
+
 def test_a_file_gives_the_level_back(tmp_path: Path, baseline: MakeLevel) -> None:
     level, path = baseline(), tmp_path / "base.json"
     write_baseline(path, level)
@@ -214,7 +242,7 @@ def test_a_file_gives_the_level_back(tmp_path: Path, baseline: MakeLevel) -> Non
     ("text", "why"),
     [
         ("{", "Invalid JSON"),
-        ('{"schema": "perfbisect.check/6"}', "schema: Input should be"),
+        ('{"schema": "perfbisect.check/7"}', "schema: Input should be"),
         ('{"schema": "perfbisect.baseline/1"}', "job: Field required"),
     ],
 )

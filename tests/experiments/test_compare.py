@@ -350,6 +350,37 @@ def test_a_scheduler_of_one_stage_that_differs_is_told(job: Job) -> None:
     assert "| `stage 0 scheduler` | `OmniARScheduler` | `OmniARAsyncScheduler` |" in told
 
 
+@dataclass
+class Packaged(World):
+    """Each change brings a triton of its own, with ``more`` packages."""
+
+    more: int = 0
+
+    def run(self, request: AttemptRequest, **told: Any) -> Attempt:
+        attempt = super().run(request, **told)
+        minor = CHANGES.index(request.change)
+        packages = [
+            "torch==2.9",
+            *(f"p{number}==1.{minor}" for number in range(self.more)),
+            f"triton==3.{minor}",
+        ]
+        facts = {"engine": {"packages": packages}}
+        return replace(attempt, provenance=replace(attempt.provenance, facts=facts))
+
+
+def test_the_environments_of_the_sides_are_compared(job: Job) -> None:
+    result = measured(job, Packaged(CHANGES, 1, factor=1.3, tau=0.02))
+    assert result.environment_differences == (("package: triton", "3.0", "3.1"),)
+    shown = report_markdown(result.report())
+    assert "Environment" in shown and "| `package: triton` | `3.0` | `3.1` |" in shown
+    assert CompareResult.model_validate_json(result.text()) == result
+
+
+def test_a_long_list_of_differences_is_cut(job: Job) -> None:
+    shown = report_markdown(measured(job, Packaged(CHANGES, 1, more=30)).report())
+    assert "`package: p19`" in shown and "`package: p20`" not in shown and "and 11 more (--json)" in shown
+
+
 REQUESTS = 512
 
 

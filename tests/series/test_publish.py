@@ -266,6 +266,22 @@ def test_reading_back_gives_the_same_points(
     assert {point.covariates["engine"] for point in back} == {"0.32.0"}
 
 
+def test_what_a_launch_ran_in_is_read_from_its_journal_and_from_its_files(tmp_path: Path) -> None:
+    of = cell()
+    made = attempt(0, of, VALUES)
+    facts = {**made.provenance.facts, "engine": {"packages": ["torch==2.9"]}, "server": {"argv": ["--eager"]}}
+    launch = replace(made, provenance=replace(made.provenance, facts=facts))
+    publish(tmp_path / "kanban", [job_of(tmp_path, "job", of, launch)])
+    found = []
+    for place in (tmp_path, tmp_path / "kanban"):
+        with SeriesStore.of(tmp_path / f"of {place.name}") as store:
+            ingest(store, [str(place)], IngestOptions())
+            found.append(store.environment(store.points()[0]))
+    recorded, published = found
+    assert (recorded["package: torch"], recorded["flag: --eager"], recorded["host"]) == ("2.9", "set", "box")
+    assert recorded == {**published, "flag: --eager": "set", "host": "box"}
+
+
 @pytest.fixture
 def one_night(tmp_path: Path) -> Iterator[tuple[Path, Job]]:
     of = cell()

@@ -24,6 +24,7 @@ from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.commit_details import Evidence
+from perfbisect.model.environment import ENVIRONMENT_FACT, portable_environment
 from perfbisect.model.launch_facts import facts_of_metrics
 from perfbisect.model.metric import find_metric
 from perfbisect.series.points import (
@@ -156,6 +157,7 @@ class PublishedRun(BaseModel):
                 "host": machine.get("host", ""),
                 **{k: machine[k] for k in ("name",) if k in machine},
             },
+            ENVIRONMENT_FACT: portable_environment(attempt.provenance),
             "launch": {name: launch.get(name) for name in ("id", "suite")},
             **facts_of_metrics(facts),
         }
@@ -249,7 +251,7 @@ def published_results(
     for run in runs:
         launch, number = launches.setdefault(run.attempt.id, {}), run.attempt.runs[0].index
         # The files and the journal of one job may both be read: a launch counts once.
-        if _start(run.attempt) in recorded:
+        if server_start(run.attempt) in recorded:
             yield run.rejected("twin", Evidence("in the journal"))
         elif number in launch:
             yield run.rejected("twin", Evidence("same run", {"file": launch[number].raw}))
@@ -330,13 +332,13 @@ def _launch_point(
             if not name.endswith(":std") and (ref := find_metric(name)) is not None
         },
         covariates=known(covariates),
-        start=_start(attempt),
+        start=server_start(attempt),
         raw=attempt.folder or raw,
         record=record,
     )
 
 
-def _start(attempt: Attempt) -> str:
+def server_start(attempt: Attempt) -> str:
     """The server start of a launch."""
     # Until cells had servers of their own, a nightly could let several share the starts of one.
     return str((attempt.provenance.facts.get("launch") or {}).get("id") or attempt.id)
