@@ -1,4 +1,4 @@
-"""``perfbisect track suspects``, ``fixed``, ``ack``, ``close``, ``reopen``: the alerts of the series."""
+"""``perfbisect track suspects``, ``ack``, ``close``, ``reopen``: the alerts of the series."""
 
 from __future__ import annotations
 
@@ -91,39 +91,6 @@ def suspects(
     )
     report = series_report("suspects", document=document)
     return report_result(document, report, lines=[report_markdown(report)] if markdown else None)
-
-
-@prints("perfbisect.series.fixed:TrackFixedDocument")
-def fixed(
-    workspace: InRepositoryAndState,
-    *,
-    alert: Alert,
-    fdr: Fdr = 0.05,
-    repo: Repo = None,
-) -> CommandResult:
-    """Whether ALERT is over, what is left of it, and since which commits, from the stored nights alone.
-
-    ALERT is the name of an alert, its beginning, or an event, of which its leading alert is judged. Exit code
-    0: over; 3: it is not, or only partly; 4: too few nights tell. Last comes what settles it, or comes next.
-    With --repo it also finds commits of builds that do not report theirs. Nothing is measured.
-
-    \b
-    Example:
-      perfbisect track fixed 20260412-3f1a
-    """
-    from perfbisect.series.detect import analyze_series
-    from perfbisect.series.fixed import track_fixed
-    from perfbisect.series.report import series_report
-    from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.job import find_alert
-    from perfbisect.series.suspects.table import load_suspect_table
-
-    with SeriesStore.of(workspace.state) as store:
-        analysis = analyze_series(store, load_suspect_table(), fdr)
-        found = find_alert(store, analysis, alert)
-        # The folder that one happens to be in may be of another project.
-        document = track_fixed(store, analysis, found, workspace.repository if repo else None)
-    return report_result(document, series_report("fixed", document=document), document.exit_code)
 
 
 def _set_state(workspace: Workspace, alert: str, state: AlertState, reason: str) -> CommandResult:

@@ -47,7 +47,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     ("track reproduce", "", "Does this machine show an alert's step at all?",
      "cli.reproduce:ReproduceRequest"),
     ("track report", "", "The nightly report, in the nightlies' own table.", "cli.track:report"),
-    ("track fixed", "", "Whether an alert is over, and what is left of it.", "cli.alerts:fixed"),
+    ("track fixed", "", "Whether an alert is over, and what is left of it.", "cli.reproduce:FixedRequest"),
     ("track ack", "", "Somebody knows of an alert.", "cli.alerts:ack"),
     ("track close", "", "An alert is fixed or accepted.", "cli.alerts:close"),
     ("track reopen", "", "An alert is not settled after all.", "cli.alerts:reopen"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfbisect.model.attempt import Attempt, Provenance
@@ -31,7 +31,7 @@ def environment_of(provenance: Provenance) -> dict[str, str]:
         _mapping(facts, name) for name in ("machine", "engine", "server", "torch")
     )
     gpus = [gpu for gpu in machine.get("gpus") or () if isinstance(gpu, Mapping)]
-    found = {
+    found: dict[str, Any] = {
         "engine": provenance.engine_version,
         "GPU": ", ".join(sorted({str(gpu.get("name", "")) for gpu in gpus})),
         "driver": ", ".join(sorted({str(gpu.get("driver", "")) for gpu in gpus})),
@@ -49,8 +49,23 @@ def environment_of(provenance: Provenance) -> dict[str, str]:
             f"package: {name}": version.rpartition("/")[2]
             for name, version in package_versions(engine.get("packages")).items()
         },
-        **dict(_server_rows(server, str(engine.get("key") or ""), str(facts.get("model_name") or ""))),
     }
+    key, name = str(engine.get("key") or ""), str(facts.get("model_name") or "")
+
+    def shared(value: object) -> str:
+        """Without the names of its environment and of its launch."""
+        text = str(value).replace(key, "ENVIRONMENT") if key else str(value)
+        return re.sub(rf"{re.escape(name)}\w*", "NAME", text) if name else text
+
+    argv = [shared(word) for word in server.get("argv") or ()]
+    starts = [place for place, word in enumerate(argv) if word.startswith("--")]
+    for start, end in zip(starts, [*starts[1:], len(argv)], strict=False):
+        flag, _, value = argv[start].partition("=")
+        if flag not in _OWN_FLAGS:
+            found[f"flag: {flag}"] = " ".join(filter(None, (value, *argv[start + 1 : end]))) or "set"
+    for variable, value in sorted(_mapping(server, "env").items()):
+        if not _OWN_VARIABLES.fullmatch(variable):
+            found[f"variable: {variable}"] = shared(value) or '""'
     return {name: str(value) for name, value in found.items() if value not in (None, "")}
 
 
@@ -97,21 +112,3 @@ def environment_differences(a: Sequence[Attempt], b: Sequence[Attempt]) -> Envir
 def _mapping(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = facts.get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def _server_rows(server: Mapping[str, Any], key: str, name: str) -> Iterator[tuple[str, str]]:
-    """Flags and variables of a server, without the names of its environment and of its launch."""
-
-    def shared(value: object) -> str:
-        text = str(value).replace(key, "ENVIRONMENT") if key else str(value)
-        return re.sub(rf"{re.escape(name)}\w*", "NAME", text) if name else text
-
-    argv = [shared(word) for word in server.get("argv") or ()]
-    starts = [place for place, word in enumerate(argv) if word.startswith("--")]
-    for start, end in zip(starts, [*starts[1:], len(argv)], strict=False):
-        flag, _, value = argv[start].partition("=")
-        if flag not in _OWN_FLAGS:
-            yield f"flag: {flag}", " ".join(filter(None, (value, *argv[start + 1 : end]))) or "set"
-    for variable, value in sorted(_mapping(server, "env").items()):
-        if not _OWN_VARIABLES.fullmatch(variable):
-            yield f"variable: {variable}", shared(value) or '""'

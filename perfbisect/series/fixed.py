@@ -14,6 +14,7 @@ from pydantic import Field
 from perfbisect.changes.git import Repository
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from perfbisect.jobs.documents import Document
+from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import RECOVERED, RECOVERY_NIGHTS, Alert, AlertPlace, Real
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.machines import machine_offsets
@@ -27,8 +28,9 @@ from perfbisect.stats.two_sample import Scale
 
 _BAD_NIGHTS = 2  # nights of a transient that a median of a week ignores
 
-FixedVerdict = Literal["over", "partly", "not over", "too few nights"]
-"""``partly``: neither the level before the alert nor the alert's own. ``too few nights``: not decided."""
+FixedVerdict = Literal["over", "partly", "not over", "too few nights", "inconclusive"]
+"""``partly``: neither the level before the alert nor the alert's own. Not decided: ``too few nights``, and
+``inconclusive`` of the comparison that was made."""
 
 
 class TrackFixedDocument(Document):
@@ -39,10 +41,14 @@ class TrackFixedDocument(Document):
     share or a difference of shares, with its ``interval``; ``of_change``: the part of the change that this
     is. ``went``: the builds after which and by which the newest level began, where it is another than the
     alert's; ``commits``: theirs, where they
-    are known. ``compared_until``: later nights measure something else.
+    are known. ``compared_until``: later nights measure something else. ``before``: the commit before the
+    alert, where it is known.
+
+    ``job``: of the comparison of ``compared`` (the commit before the alert and the newest), whose are then
+    verdict, ``left``, ``interval`` and ``of_change``; ``by_nights``: what the nights alone said.
     """
 
-    schema_: Literal["perfbisect.track-fixed/1"] = Field(default="perfbisect.track-fixed/1", alias="schema")
+    schema_: Literal["perfbisect.track-fixed/2"] = Field(default="perfbisect.track-fixed/2", alias="schema")
     alert: Alert
     verdict: FixedVerdict
     nights: tuple[Night, ...]
@@ -53,11 +59,69 @@ class TrackFixedDocument(Document):
     went: tuple[AlertPlace, AlertPlace] | None = None
     commits: tuple[str, str] | None = None
     compared_until: Night | None = None
+    before: str = ""
+    job: str = ""
+    compared: tuple[str, str] | None = None
+    by_nights: FixedVerdict | None = None
     next: str = ""
 
     @property
     def exit_code(self) -> int:
-        return {"over": EXIT_OK, "too few nights": EXIT_INCONCLUSIVE}.get(self.verdict, EXIT_REGRESSION)
+        if self.verdict in ("too few nights", "inconclusive"):
+            return EXIT_INCONCLUSIVE
+        return EXIT_OK if self.verdict == "over" else EXIT_REGRESSION
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a comparison of the commit before the alert with the newest says more."""
+        return self.verdict in ("partly", "too few nights", "inconclusive")
+
+    @staticmethod
+    def _judge(low: float, high: float, whole: float, worth_telling: float) -> FixedVerdict | None:
+        """The verdict on a rest, in the direction of the alert; None: it may be of several."""
+        # A rest that surely is worth telling is no noise, however small a part of a large change it is.
+        if high <= RECOVERED * whole and low <= worth_telling:
+            return "over"
+        if high >= whole and low > RECOVERED * whole:
+            return "not over"
+        return "partly" if low > 0 and high < whole else None
+
+    def measured_by(
+        self,
+        effect: tuple[float, float, float] | None,
+        *,
+        smallest_effect: float,
+        job: str,
+        compared: tuple[str, str],
+        following: str,
+    ) -> TrackFixedDocument:
+        """The answer of a comparison of the commit before the alert with the newest.
+
+        ``effect``: with the ends of its interval; None: there is none. ``following``: the command that makes
+        more of its launches.
+        """
+        scale = Scale.of(parse_metric(self.alert.metric).metric)
+        whole = scale.difference(self.alert.effect)
+        found: dict[str, object] = {
+            "job": job,
+            "compared": compared,
+            "by_nights": self.verdict,
+            "verdict": "inconclusive",
+            "next": following,
+            **dict.fromkeys(("left", "interval", "of_change")),
+        }
+        if effect is not None and whole:
+            sign = math.copysign(1.0, whole)
+            left, *interval = effect
+            low, high = sorted(sign * scale.difference(end) for end in interval)
+            verdict = self._judge(low, high, abs(whole), scale.room(smallest_effect))
+            of_change = sign * scale.difference(left) / abs(whole)
+            found |= {"left": left, "interval": tuple(interval), "of_change": of_change}
+            if verdict is not None:
+                after = ("close", "--reason", "TEXT") if verdict == "over" else ("suspects", "--repo", "PATH")
+                words = ["perfbisect", "track", after[0], self.alert.id, *after[1:]]
+                found |= {"verdict": verdict, "next": shlex.join(words)}
+        return self.model_copy(update=found)
 
     @classmethod
     def of(cls, alert: Alert, change: SeriesChange, later: Sequence[SeriesChange]) -> TrackFixedDocument:
@@ -110,15 +174,7 @@ class TrackFixedDocument(Document):
         if not whole:
             return document
         low, high = sign * gap - error, sign * gap + error
-        # A rest that surely is worth telling is no noise, however small a part of a large change it is.
-        worth_telling = scale.room(series.min_effect)
-        verdict: FixedVerdict = "too few nights"
-        if high <= RECOVERED * whole and low <= worth_telling:
-            verdict = "over"
-        elif high >= whole and low > RECOVERED * whole:
-            verdict = "not over"
-        elif low > 0 and high < whole:
-            verdict = "partly"
+        verdict = cls._judge(low, high, whole, scale.room(series.min_effect)) or "too few nights"
         # Nights after the last compared one may be at any level.
         if document.compared_until is not None and verdict != "over":
             verdict = "too few nights"
@@ -154,13 +210,15 @@ def track_fixed(
             window = commit_window(line, points, before, after)
             commits = line.commits[window.before.earliest].id, line.commits[window.after.latest].id
         document = document.model_copy(update={"commits": commits})
+    ends = onset_ends(change, line, points) if document.is_open else None
+    document = document.model_copy(update={"before": ends[0] if ends else ""})
     place = [] if repository is None else ["--repo", str(repository.path)]
     if document.verdict == "over":
         words = ["perfbisect", "track", "close", alert.id, "--reason", "TEXT"]
     elif document.verdict == "not over":
         words = ["perfbisect", "track", "suspects", alert.id, *(place or ["--repo", "PATH"])]
     else:
-        good, _ = onset_ends(change, line, points) or ("BEFORE", "")
-        words = ["perfbisect", "compare", cell_of_ours(change) or "CELL", "--a", good, "--b", "HEAD"]
+        words = ["perfbisect", "compare", cell_of_ours(change) or "CELL"]
+        words += ["--a", document.before or "BEFORE", "--b", "HEAD"]
         words += ["--metric", alert.metric, *place]
     return document.model_copy(update={"next": shlex.join(words)})

@@ -20,6 +20,31 @@ PACE = {"STEP_MS": 2.0, **CALM}
 
 
 @pytest.mark.processes
+def test_whether_an_alert_is_over_is_measured_where_the_nights_do_not_say(home: Path) -> None:
+    """The last night looks fast, which is too few; the engine at HEAD is as slow as the alert."""
+    history = make_history(home / "repo", commits=NIGHTS, slow=AT, factor=3.0, pace=PACE)
+    levels = step(noise(3, NIGHTS, 15.0), AT, 2.0, NIGHTS - 1)
+    for night, (commit, value) in enumerate(zip(history.commits, levels, strict=True)):
+        at = f"{datetime(2026, 1, 1, 19) + timedelta(days=night):%Y%m%d-%H%M%S}"
+        document = served(date=at, backend="vllm", commit=commit, median_tpot_ms=value)
+        write(home / "nights" / f"n{night:03d}" / name_of("text", at=at), document)
+    assert type_command(["track", "ingest", str(home / "nights"), "--zone", "UTC"]).code == 0
+    assert type_command(["track", "detect"]).code == 0
+    words = ["track", "fixed", "20260113-product", "--repo", str(history.path), "--cell", str(CELL)]
+    words += [*MEASURED_WITH, "--blocks", "1"]
+    nights = type_command(["track", "fixed", "20260113-product", "--json"])
+    assert (nights.code, json.loads(nights.out)["verdict"]) == (4, "too few nights")
+    plan = type_json(*words, "--dry-run")
+    assert plan["a"]["change"]["id"] == history.commits[AT - 1]
+    told = type_command([*words, "--measure", "--json"])
+    assert told.code == 3, told
+    document = json.loads(told.out)
+    assert (document["verdict"], document["by_nights"]) == ("not over", "too few nights")
+    assert document["compared"] == [history.commits[AT - 1][:12], history.commits[-1][:12]]
+    assert document["left"] > 0.5 and document["job"]
+
+
+@pytest.mark.processes
 def test_the_step_of_the_nights_is_measured_here(home: Path) -> None:
     history = make_history(home / "repo", commits=NIGHTS, slow=AT, factor=3.0, pace=PACE)
     levels = step(noise(3, NIGHTS, 15.0), AT, 2.0)

@@ -67,6 +67,7 @@ WAYS: dict[str, str] = {
 ELSEWHERE: dict[str, str] = {
     "sglang_env.sh": "wants a checkout of SGLang",
     "buildkite.com": "asks the network: tests/series/sources/test_buildkite.py has an API of its own",
+    "--measure": "wants a cell that is the nightly's: tests/cli/test_track_reproduce.py has one",
     "--fleet": "wants machines that answer: tests/fleet has some",
     "--online": "asks the registry",
     "wheels.example": "an index that nobody has",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from perfbisect.series.alerts import found_alerts
@@ -36,6 +38,37 @@ def test_what_is_left_of_a_step(factor: float, back: float, verdict: str, share:
     assert fixed.interval is not None and fixed.interval[0] < left < fixed.interval[1]
     builds = None if fixed.went is None else (fixed.went[0].build, fixed.went[1].build)
     assert builds == (None if not back else ("134", "135"))
+
+
+@pytest.mark.parametrize("factor", [1.3, 0.7])
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "code", "next_word"),
+    [
+        (-0.02, 0.02, "over", 0, "close"),
+        (0.4, 0.6, "partly", 3, "suspects"),
+        (0.8, 1.1, "not over", 3, "suspects"),
+        (-0.2, 1.2, "inconclusive", 4, "compare"),
+        (None, None, "inconclusive", 4, "compare"),
+    ],
+)
+def test_what_a_comparison_leaves_of_an_alert(
+    factor: float, low: float | None, high: float | None, verdict: str, code: int, next_word: str
+) -> None:
+    """``low``, ``high``: of the interval, as parts of the alert's change on the scale of logarithms."""
+    fixed = judged(step(noise(1, 36), 20, factor, 35))
+    assert fixed.verdict == "too few nights"
+    size = math.log1p(fixed.alert.effect)
+    ends = None if low is None or high is None else sorted(math.expm1(part * size) for part in (low, high))
+    measured = fixed.measured_by(
+        None if ends is None else (sum(ends) / 2, *ends),
+        smallest_effect=0.03,
+        job="j",
+        compared=("before", "head"),
+        following="perfbisect compare",
+    )
+    assert (measured.verdict, measured.exit_code, measured.by_nights) == (verdict, code, "too few nights")
+    assert next_word in measured.next and measured.compared == ("before", "head")
+    assert measured.interval == (None if ends is None else tuple(ends))
 
 
 @pytest.mark.parametrize(

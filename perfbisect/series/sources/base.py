@@ -34,7 +34,7 @@ UNREADABLE = "perfbisect.unreadable/1"
 UNDATED = "9999"
 """In place of a night that is not known: after all others."""
 
-_STAMPS = ("vllm_commit", "vllm_omni_commit", "commit", "git_commit")
+_STAMPS = ("vllm_commit", "vllm_omni_commit", "commit", "git_commit", "sha")
 _VERSIONS = ("engine_version", "vllm_version", "vllm_omni_version")
 _COMMIT = re.compile(r"^[0-9a-f]{7,40}$")
 # Tags of vLLM's images: nightly-SHA, or a hash among words; digits alone are a date.

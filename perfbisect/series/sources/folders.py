@@ -27,6 +27,7 @@ from perfbisect.series.sources.base import (
     night_in,
     parse_records,
     read_text,
+    stated_commits,
 )
 from perfbisect.series.sources.forms import form_of
 from perfbisect.series.sources.sweeps import SUMMARY, sweep_setting
@@ -70,8 +71,8 @@ def builds(place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         commit = name if _COMMIT.match(name) and not name.isdigit() else ""
         if not commit:
             first = next((result for path in paths if (result := _read_result(path))), {})
-            stamps = (first.get(stamp) for stamp in _STAMPS)
-            commit = next((text for text in stamps if isinstance(text, str) and _COMMIT.match(text)), "")
+            stated = stated_commits(first)
+            commit = next((stated[stamp] for stamp in _STAMPS if stamp in stated), "")
         files = tuple(
             local_file(file, root / name if (root / name) in file.parents else root) for file in paths
         )

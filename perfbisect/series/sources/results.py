@@ -198,7 +198,8 @@ def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, reco
     facts["commits"] = {
         key: commit
         for key, commit in stated_commits(record).items()
-        if (has_stamp if key in ("commit", "git_commit") else key.startswith("vllm_omni") == is_omni)
+        if key != "sha"
+        and (has_stamp if key in ("commit", "git_commit") else key.startswith("vllm_omni") == is_omni)
     }
     if name.time and file.zone and ended is not None:
         outside = (began - parse_time(name.time, file.zone)).total_seconds()
