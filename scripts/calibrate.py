@@ -13,7 +13,9 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
@@ -34,12 +36,16 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from perfbisect.model.attempt import Costs
+from scripts.bars import bounds
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 SETS = (0.5, 0.8, 0.95)
 
 CLAIMS = ("found", "narrowed")
 """Outcomes that say of some commits that the culprit is among them."""
+
+SAID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 1.0)
+"""Edges of the probabilities told, in the table of whether they were true."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,8 @@ class Session:
     """The interval of the whole change holds what the two ends' environments differ by."""
     gpu: float = 0.0
     wall: float = 0.0
+    said: tuple[float, bool] | None = None
+    """The probability told of the commits of the outcome, and whether they hold the culprit."""
 
 
 @dataclass
@@ -291,6 +299,8 @@ def _judge(session: Session, bench: Bench, outcome: SearchOutcome) -> Session:
     found, claims = outcome.verdict == "found", outcome.verdict in CLAIMS
     session.held = len(outcome.culprits) if claims and world.step and culprit in outcome.culprits else 0
     session.right = found and session.held > 0 if world.step else not claims
+    if outcome.culprits:
+        session.said = outcome.probability, bool(world.step) and culprit in outcome.culprits
     if world.slope:
         session.right = outcome.verdict == "gradual"
     if outcome.whole is not None and world.elsewhere is None:
@@ -329,8 +339,27 @@ def row(name: str, played: list[Session]) -> list[str]:
     ]
 
 
+def reliability(played: Iterable[Session]) -> Iterator[list[str]]:
+    """Rows of what was told of commits, by outcome and probability, and how often it was true."""
+    told: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
+    for session in played:
+        if session.said is not None:
+            told[session.word, bisect_right(SAID[1:-1], session.said[0])].append(session.said)
+    for (word, part), answers in sorted(told.items()):
+        true = sum(is_true for _, is_true in answers)
+        low, high = bounds(true, len(answers), 0.025)
+        yield [
+            word,
+            f"{SAID[part]:g} to {SAID[part + 1]:g}",
+            str(len(answers)),
+            f"{np.mean([p for p, _ in answers]):.3f}",
+            f"{true / len(answers):.3f}",
+            f"{low:.3f} to {high:.3f}",
+        ]
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Print the table; returns the exit code."""
+    """Print the tables; returns the exit code."""
     options = parser(__doc__, seeds=100).parse_args(argv)
     worlds = choose(WORLDS, options.worlds)
     print_head(
@@ -338,8 +367,14 @@ def main(argv: list[str] | None = None) -> int:
         *("50/80/95 % sets before the A/B", "during the search"),
         *("A/B: the step %", "A/B: what was built %", "whole %", "GPU min", "wall min"),
     )
+    everything: list[Session] = []
     for name, played in sessions({name: partial(play, world) for name, world in worlds.items()}, options):
         print_row(row(name, played))
+        everything += played
+    print()
+    print_head("outcome", "probability told of its commits", "told", "mean", "true", "95 % interval")
+    for cells in reliability(everything):
+        print_row(cells)
     return 0
 
 

@@ -96,14 +96,32 @@ def test_a_narrowed_range_is_no_name_and_blames_where_nothing_changed(step, culp
     assert (session.right, session.held) == (right, held)
 
 
+def test_what_was_told_of_commits_is_counted_by_outcome_and_probability():
+    told = [("found", 0.99, True)] * 3 + [("found", 0.985, False), ("narrowed", 0.96, True)]
+    played = [calibrate.Session(word, False, said=(p, is_true)) for word, p, is_true in told]
+    rows = list(calibrate.reliability([*played, calibrate.Session("too small", False)]))
+    assert rows == [
+        ["found", "0.98 to 1", "4", "0.989", "0.750", "0.194 to 0.994"],
+        ["narrowed", "0.95 to 0.97", "1", "0.960", "1.000", "0.025 to 1.000"],
+    ]
+
+
+@pytest.mark.parametrize(("step", "is_true"), [(0.1, True), (0.0, False)])
+def test_a_leading_set_at_the_end_of_the_budget_counts_as_told(step, is_true):
+    made, ended = bench(step=step), SearchOutcome("out of budget", (5,), 0.4, None)
+    assert calibrate._judge(calibrate.Session("", False), made, ended).said == (0.4, is_true)
+
+
 @pytest.mark.processes
 def test_the_command():
     argv = [sys.executable, "-m", "scripts.calibrate", "--seeds", "1", "--worlds", "place -10 %; third of"]
     got = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     assert got[0].startswith("| world | right % | wrong | narrowed: holds it, median size |")
-    assert [line.split(" | ")[0] for line in got[2:]] == [
+    assert [line.split(" | ")[0] for line in got[2:4]] == [
         "| place -10 %, -12 %, no change",
         "| a third of launches lost",
     ]
+    assert got[5].startswith("| outcome | probability told of its commits |")
+    assert got[7].startswith("| found | 0.98 to 1 | 1 | 0.990 | 1.000 |")
     with pytest.raises(SystemExit, match="no such world; known: plain;"):
         calibrate.main(["--worlds", "nowhere"])
