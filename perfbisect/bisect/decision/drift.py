@@ -10,10 +10,12 @@ integrals over the first level and over the path are closed forms for every gap 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, WeightedNoise, gap_masses, step_prior
 from perfbisect.bisect.decision.model import NoisePrior
@@ -84,7 +86,7 @@ class DriftFit:
 ByKind = TypeVar("ByKind", DriftModels, DriftFit)
 
 
-def _select(values: ByKind, chosen: Array) -> ByKind:
+def _select(values: ByKind, chosen: NDArray[np.generic]) -> ByKind:
     """Some kinds of the models, or of their fit."""
     return type(values)(*(getattr(values, each.name)[chosen] for each in fields(values)))
 
@@ -184,21 +186,15 @@ def drifting(without_drift: Posterior) -> Posterior | None:
     # sigma is known from the runs within launches, which a slow path hardly moves: only tau is fitted anew.
     fixed = without_drift.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2
     change = np.log(gap_masses(without_drift.scope, without_drift.at) * (1 - NO_CHANGE))
-    weight = np.ones(len(y))
-    # The path is Gaussian and would follow a contaminated launch: reweighting reduces its influence.
-    for turn in range(_TURNS):
-        own = which.tau[:, None] ** 2 + fixed[None]
-        got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))
-        sizes = step_sizes(got, without_drift.min_effect)
-        share = hypothesis_shares(got, sizes, change, which.log_prior)
-        of_kind = share.sum(1)
-        if of_kind[which.sd > 0].sum() < (MIN_PROBABILITY if turn == _TURNS - 1 else _MIN_FIRST):
+    own, shared = which.tau[:, None] ** 2 + fixed[None], kernel(which, minutes, minutes)
+    least = [_MIN_FIRST, _MIN_FIRST, MIN_PROBABILITY]
+    fits = reweighted(y, own, after, shared, without_drift.min_effect, change, which.log_prior, _KEPT)
+    for enough, turn in zip(least, fits, strict=True):
+        chosen, *_, share = turn
+        if share[which.sd[chosen] > 0].sum() < enough:
             return None
-        if turn < _TURNS - 1:
-            kept = of_kind > _KEPT * of_kind.max()
-            few = tuple(part[kept] for part in sizes)
-            weight = launch_weights(_select(got, kept), y, after, weight[None], own[kept], few, share[kept])
-            which = _select(which, kept)
+    _, _, got, sizes, _ = turn
+    which = _select(which, chosen)
     soon = np.array([float(minutes.max()) + SOON])
     forecast = next_levels(got, which.sd, y, after, kernel(which, soon, minutes))
     drift = float(np.sqrt(share.sum(1) @ which.sd**2))
@@ -220,6 +216,38 @@ def _has_drift(without_drift: Posterior) -> bool:
     return bool(rest[1:] @ rest[:-1] > _TOGETHER * float(rest @ rest) / math.sqrt(len(rest)))
 
 
+def reweighted(
+    y: Array,
+    own: Array,
+    after: Array,
+    shared: Array,
+    min_effect: float,
+    change: Array,
+    log_prior: Array,
+    keep: float = 0.0,
+) -> Iterator[tuple[NDArray[np.int_], Array, DriftFit, Sizes, Array]]:
+    """Three fits in turn: kinds, weights of launches, fit, sizes, and shares of the hypotheses.
+
+    ``own`` [kind, launch]: variance of a launch's own noise; ``change``: log prior of a step in each gap;
+    shares are [kind, gap], no change last; ``keep``: kinds below this share of the
+    likeliest are left out of the next turn. What all launches share is Gaussian and would follow a
+    contaminated one: each turn gives less weight to launches that are far from what the last holds likely.
+    """
+    chosen, weight = np.arange(len(own)), np.ones(len(y))
+    for turn in range(_TURNS):
+        got = fit(y, own[chosen] / weight[None], after, shared[chosen])
+        sizes = step_sizes(got, min_effect)
+        logs = np.concatenate([sizes[2] + change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
+        logs += log_prior[chosen, None]
+        share = np.exp(logs - logs.max())
+        share /= share.sum()
+        yield chosen, weight, got, sizes, share
+        if turn < _TURNS - 1:
+            kept = share.sum(1) >= keep * share.sum(1).max()
+            few, chosen = tuple(part[kept] for part in sizes), chosen[kept]
+            weight = launch_weights(_select(got, kept), y, after, weight[None], own[chosen], few, share[kept])
+
+
 def step_sizes(got: DriftFit, min_effect: float) -> Sizes:
     """The integral over the step: nodes around the best size of each gap, weighed by the prior's mass."""
     sd = 1 / np.sqrt(got.precision)
@@ -232,14 +260,6 @@ def step_sizes(got: DriftFit, min_effect: float) -> Sizes:
     each = prior + 0.5 * got.precision[..., None] * (best**2 - (nodes - best) ** 2)
     total = log_sum_exp(each, axis=-1)
     return nodes, np.exp(each - total[..., None]), got.none[:, None] + total
-
-
-def hypothesis_shares(got: DriftFit, sizes: Sizes, change: Array, log_prior: Array) -> Array:
-    """Probabilities [kind, gap], no change last; ``change``: log prior of a step in each gap."""
-    logs = np.concatenate([sizes[2] + change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
-    logs += log_prior[:, None]
-    share = np.exp(logs - logs.max())
-    return np.asarray(share / share.sum())
 
 
 def _mean(sizes: Sizes) -> tuple[Array, Array]:

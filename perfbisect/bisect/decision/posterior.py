@@ -24,13 +24,6 @@ from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scal
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp
 
 
-def _step_mass(nodes: Array, min_effect: float) -> Array:
-    """[g, h]: prior mass of a step that leads from node g into the cell of node h."""
-    low, high = grid_cells(nodes)
-    above = step_prior(high[None, :] - nodes[:, None], min_effect)
-    return np.asarray(above - step_prior(low[None, :] - nodes[:, None], min_effect))
-
-
 def _likelihood(
     data: tuple[LaunchEstimate, ...], noise: Scales, nodes: Array
 ) -> tuple[tuple[int, ...], Array]:
@@ -86,7 +79,9 @@ def compute_posterior(
     # The maximum is subtracted here and added to the log again: levels far from the data would underflow.
     e_left = np.exp(left - top_left[..., None])
     e_right = np.exp(right - top_right[..., None])
-    steps = _step_mass(nodes, min_effect)
+    # [g, h]: prior mass of a step that leads from node g into the cell of node h.
+    smaller, larger = (step_prior(edge[None, :] - nodes[:, None], min_effect) for edge in border)
+    steps = larger - smaller
     shape = e_left.shape
     onto = (e_right.reshape(-1, len(nodes)) @ steps.T).reshape(shape)
     from_left = e_left * width

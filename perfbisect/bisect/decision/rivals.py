@@ -28,12 +28,9 @@ from perfbisect.bisect.decision.drift import (
     DRIFT_MINUTES,
     SOON,
     combine,
-    fit,
-    hypothesis_shares,
-    launch_weights,
     moments,
     next_levels,
-    step_sizes,
+    reweighted,
 )
 from perfbisect.bisect.decision.model import BUILD_SD
 from perfbisect.bisect.decision.noise import TAU, launch_scale, launch_variance, tau_prior
@@ -80,8 +77,6 @@ SHOWN = 3.0
 
 MISFIT = 0.00135
 """Chance that a position of a slope misses it by more than it may: three standard errors for one position."""
-
-_TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -137,13 +132,7 @@ def explanations(plain: Posterior, weights: tuple[float, ...] = BUILD_PRIOR) -> 
     # Between two positions a slope is a step.
     sloping = SLOPE if len(at) > 2 else 1e-9
     change = np.log(np.append(mass * (1 - sloping), sloping) * (1 - NO_CHANGE))
-    weight = np.ones(len(y))
-    for turn in range(_TURNS):
-        got = fit(y, own / weight[None], after, shared)
-        sizes = step_sizes(got, plain.min_effect)
-        share = hypothesis_shares(got, sizes, change, prior)
-        if turn < _TURNS - 1:
-            weight = launch_weights(got, y, after, weight[None], own, sizes, share)
+    *_, (_, weight, got, sizes, share) = reweighted(y, own, after, shared, plain.min_effect, change, prior)
     slopes = share[:, -2]
     kind = int(np.argmax(slopes))
     rise = float(sizes[0][kind, -1] @ sizes[1][kind, -1])

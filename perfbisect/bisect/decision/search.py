@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of
-from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchVerdict, Trial, Wait
+from perfbisect.bisect.decision.model import (
+    NextLaunch,
+    Reason,
+    ReasonKind,
+    SearchVerdict,
+    Trial,
+    Wait,
+)
 from perfbisect.bisect.decision.probe import probe
 from perfbisect.bisect.decision.rivals import (
     HOLDS,
@@ -89,30 +96,25 @@ def search(
     ``posterior``: of the part; ``attempts``: A/B comparisons that may fail before it is given up;
     ``sloping``: the posterior with a slope, where that is to be told from a step first.
     """
-    skips = state.skips
     made = [pairs for pairs in state.trials if pairs.is_inside(span)]
     judged = [(pairs, judge_pairs(state, pairs, span)) for pairs in made]
-    for pairs, is_passed in judged:
-        if is_passed is None and not pairs.over and not {pairs.parent, pairs.culprit} & skips:
-            return _next_of_trial(state, posterior, pairs, context)
     trial = context.trial_in(span)
-    is_new = trial is not None and all(pairs.trial != trial for pairs in made)
-    if trial is not None and is_new and not {trial.parent, trial.culprit} & skips:
-        count = len(state.data)
-        return _next_of_trial(state, posterior, Pairs(trial, (), count, count), context)
+    begun = _unfinished(state, judged, trial)
+    if begun is not None:
+        return _next_of_trial(state, posterior, begun, context)
     if sloping is not None:
         return _probe(state, sloping, context)
     passed = [pairs for pairs, is_passed in judged if is_passed]
-    first, last, mass = leading(posterior.p, skips)
-    suspect = next((pairs for pairs in reversed(passed) if _is_of(pairs, first, last)), None)
+    first, last, mass = leading(posterior.p, state.skips)
+    suspect = _of(passed, first, last)
     believed, rivals = posterior, None
     if suspect is not None and mass >= NAME_ABOVE:
         # A confirmed step may be that of one build: the search goes on as if builds differed.
         rivals = rivals_of(state, posterior, span, suspect)
         believed = rivals.builds.posterior
         if not rivals.other_steps:
-            first, last, mass = leading(believed.p, skips)
-    held = next((pairs for pairs in reversed(passed) if _is_of(pairs, first, last)), None)
+            first, last, mass = leading(believed.p, state.skips)
+    held = _of(passed, first, last)
     if held is not None and rivals is not None and is_named(state, span, held, rivals):
         # In a fleet the last pairs run on another machine and may show that the step is not there.
         if context.running(held.trial) and len(set(state.machines.values())) > 1:
@@ -121,34 +123,50 @@ def search(
     if trial is not None:
         return Wait("the last launches of an A/B are under way")
     nothing = believed.none > NOTHING_ABOVE and believed.rules_out_relevant_step
-    failed = sum(is_passed is False for _, is_passed in judged)
-    if suspect is not None and rivals is not None:
-        if nothing or _looked(state, span, passed[0]) >= MAX_LAUNCHES:
-            return RangeResult("too small", suspect, rivals)
-    elif nothing:
+    if nothing and rivals is None:
         return RangeResult("not reproduced")
-    if failed >= attempts:
+    is_enough = rivals is not None and _looked(state, span, passed[0]) >= MAX_LAUNCHES
+    if nothing or is_enough or sum(is_passed is False for _, is_passed in judged) >= attempts:
         return RangeResult("too small", suspect, rivals)
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
     if mass >= CONFIRM_ABOVE and held is None and not just_judged:
-        return _begin(state, believed, last)
-    if held is not None and rivals is not None:
-        runs, again = held.launches[0].runs, next_repeat(state, held)
-        if again is not None and rivals.with_intermittence(held.parent, held.culprit) < STEADY:
-            why = Reason("slow at times", index=again)
-            return _alone(context) or NextLaunch(again, "search", runs, why)
-        beside = _next_other_build(state, span, held, rivals)
+        runs = confirm.runs_for(believed, state.prices, state.plan.max_runs)
+        trial = Trial(len(state.trials), parent_of(last, state.skips), last, runs)
+        return NextLaunch(last, "confirm", runs, Reason("pair", round=1), trial.parent, trial)
+    more = None if held is None or rivals is None else _beside(state, span, held, rivals, context)
+    return more or _probe(state, believed, context)
+
+
+def _unfinished(
+    state: SearchState, judged: list[tuple[Pairs, bool | None]], trial: Trial | None
+) -> Pairs | None:
+    """The A/B that is to be continued: one that has decided nothing, or ``trial``, which has just begun."""
+    undecided = (pairs for pairs, is_passed in judged if is_passed is None and not pairs.over)
+    new = trial is not None and all(pairs.trial != trial for pairs, _ in judged)
+    count = len(state.data)
+    begun = [Pairs(trial, (), count, count)] if trial is not None and new else []
+    return next((x for x in (*undecided, *begun) if not {x.parent, x.culprit} & state.skips), None)
+
+
+def _beside(
+    state: SearchState, span: Span, held: Pairs, rivals: Rivals, context: SlotContext
+) -> NextLaunch | Wait | RangeResult | None:
+    """What a confirmed step still needs before it is named, beside the most informative launches."""
+    index = next_repeat(state, held)
+    why: ReasonKind = "slow at times"
+    if index is None or rivals.with_intermittence(held.parent, held.culprit) >= STEADY:
+        index, why = None, "another build"
         if rivals.other_steps:
             # No explanation here knows of two steps: nearer builds, not likelier ones.
-            beside = _unmeasured(state, span, held, NEIGHBOURS - 1, NEIGHBOURS)
-            if beside is None:
-                return _alone(context) or RangeResult("too small", held, rivals)
-        elif rivals.with_builds(held.parent, held.culprit) < HOLDS:
-            beside = None
-        if beside is not None:
-            why = Reason("another build", index=beside)
-            return _alone(context) or NextLaunch(beside, "search", runs, why)
-    return _probe(state, believed, context)
+            index = _unmeasured(state, span, held, NEIGHBOURS - 1, NEIGHBOURS)
+        elif rivals.with_builds(held.parent, held.culprit) >= HOLDS:
+            index = _next_other_build(state, span, held, rivals)
+    if index is not None:
+        reason = Reason(why, index=index)
+        return _alone(context) or NextLaunch(index, "search", held.launches[0].runs, reason)
+    if rivals.other_steps:
+        return _alone(context) or RangeResult("too small", held, rivals)
+    return None
 
 
 def _alone(context: SlotContext) -> Wait | None:
@@ -179,8 +197,9 @@ def _looked(state: SearchState, span: Span, pairs: Pairs, known: int | None = No
     return sum(span[0] <= index <= span[1] for index in since) - repeats
 
 
-def _is_of(pairs: Pairs, first: int, last: int) -> bool:
-    return (pairs.parent, pairs.culprit) == (first - 1, last)
+def _of(passed: list[Pairs], first: int, last: int) -> Pairs | None:
+    """The last of these A/Bs that is of the set from ``first`` to ``last``."""
+    return next((x for x in reversed(passed) if (x.parent, x.culprit) == (first - 1, last)), None)
 
 
 def confirmed_suspect(state: SearchState, span: Span) -> Pairs | None:
@@ -295,10 +314,3 @@ def _turn(pairs: Pairs, slot: str, number: int, parent_first: bool) -> NextLaunc
     index, other = (confirm.turn(trial.parent, trial.culprit, turn + k) for k in (0, 1))
     mate = None if len(made) % 2 else other
     return NextLaunch(index, "confirm", trial.runs, Reason("pair", round=number), mate, trial)
-
-
-def _begin(state: SearchState, posterior: Posterior, culprit: int) -> NextLaunch:
-    """The first launch of an A/B."""
-    runs = confirm.runs_for(posterior, state.prices, state.plan.max_runs)
-    trial = Trial(len(state.trials), parent_of(culprit, state.skips), culprit, runs)
-    return NextLaunch(culprit, "confirm", runs, Reason("pair", round=1), trial.parent, trial)

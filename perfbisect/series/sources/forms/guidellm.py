@@ -59,11 +59,12 @@ def read(record: Record) -> ReportedResult[object]:
         workload = replace(workload, concurrency=1)
     return ReportedResult(
         workload=workload,
-        **{name: _moment(run[key]) for name, key in (("began", "start_time"), ("ended", "end_time"))},
+        **{
+            name: stamp(
+                datetime.fromtimestamp(check_number(run[key], "start_time or end_time"), timezone.utc)
+            )
+            for name, key in (("began", "start_time"), ("ended", "end_time"))
+        },
         values={name: value for name, value in values.items() if value is not None},
         covariates={"client": "GuideLLM"},
     )
-
-
-def _moment(seconds: object) -> str:
-    return stamp(datetime.fromtimestamp(check_number(seconds, "start_time or end_time"), timezone.utc))
