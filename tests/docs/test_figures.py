@@ -136,6 +136,17 @@ def test_results_of_bisections_are_those_measured() -> None:
     assert result_of("64 commits, no change") == f"no commit blamed in {right} %, {minutes} GPU minutes"
 
 
+def test_readme_cites_other_tools_as_measured() -> None:
+    peers = (ROOT / "docs/method/peers.md").read_text()
+    table = rows(README, "rule | a step of 5 %")
+    assert len(table) >= 4
+    for rule, row in table.items():
+        for world, cell in zip(("5 %", "10 %, runs 3 %", "30 %"), [*row.values()][1:], strict=True):
+            name = re.escape(f"| 128 commits, {world} | {rule} |")
+            found = re.search(rf"^{name} (\d+) \| (\d+) \([^|]+\| \d+ \| (\d+) \|", peers, re.M)
+            assert found is not None and cell == "{} / {}, {}".format(*found.groups())
+
+
 def test_demo_figures_are_recorded() -> None:
     pattern = r"[+-]?\d+\.\d %(?= longer| to|\))|\d+ launches in \d+\.\d min|\b[0-9a-f]{12}\b"
     section = README[README.index("![") : README.index("## What it does")]
