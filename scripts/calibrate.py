@@ -36,6 +36,7 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from perfbisect.model.attempt import Costs
+from perfbisect.model.metric import METRICS, Metric
 from scripts.bars import bounds
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
@@ -80,6 +81,11 @@ class World:
     """How much slower each slot is: 1.0 takes twice as long."""
     elsewhere: float | None = None
     """The step as it is on every slot but the first; None: the same."""
+    counts: tuple[int, bool] | None = None
+    """Of an exact channel: how many other changes move it, and whether the culprit does."""
+    beside: tuple[float, bool, float] | None = None
+    """Of a channel with noise: its step, whether it is the culprit's, and the share of the launch's noise
+    that it has in common with the searched metric."""
 
 
 WORLDS: dict[str, World] = {
@@ -117,6 +123,18 @@ WORLDS: dict[str, World] = {
     "2 slots, 3 % slower, 5 %": World(step=0.05, slots=(0.0, 0.03)),
     "4 slots, 0, 1, 3, 100 % slower": World(slots=(0.0, 0.01, 0.03, 1.0)),
     "2 slots, half speed, half the step there": World(slots=(0.0, 1.0), elsewhere=0.05),
+}
+_QUIET = World(step=0.02, sigma=0.007, tau=0.007)
+WORLDS |= {
+    f"quiet, step 2 %{name}": replace(_QUIET, **channel)
+    for name, channel in {
+        "": {},
+        "; a count moves with it and three others": {"counts": (3, True)},
+        "; a count moves with three others": {"counts": (3, False)},
+        "; a metric moves by 3 %": {"beside": (0.03, True, 0.3)},
+        "; a metric of the same noise does not move": {"beside": (0.0, True, 1.0)},
+        "; a metric moves by 5 % elsewhere": {"beside": (0.05, False, 0.3)},
+    }.items()
 }
 WORLDS |= {
     f"compiled: {name}": replace(world, is_compiled=True)
@@ -162,6 +180,8 @@ class Bench:
     built: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     """Changes whose last try failed."""
+    moves: tuple[int, ...] = ()
+    """Changes that move a channel."""
 
     def level(self, index: int, slot: int) -> float:
         world = self.world
@@ -193,8 +213,24 @@ class Bench:
             level += math.log1p(rng.uniform(0.05, 0.4))
         steps = [math.log1p(share) for share in world.place] or [0.0]
         places = [0.0, *(steps[min(k, len(steps)) - 1] for k in range(1, action.runs))]
-        runs = level + np.array(places) + rng.normal(0, world.sigma, action.runs)
-        return measured(action, runs, build, self.costs, at, _name(slot, world))
+        noise = rng.normal(0, world.sigma, action.runs)
+        runs = level + np.array(places) + noise
+        event = measured(action, runs, build, self.costs, at, _name(slot, world))
+        own = level - self.level(action.index, slot)
+        return replace(event, channels=self.channels(action.index, own + noise))
+
+    def channels(self, index: int, noise: np.ndarray) -> tuple[tuple[float, ...], ...]:
+        """The values of further metrics of a launch; ``noise``: of its runs' searched metric (log)."""
+        world, found = self.world, []
+        if world.counts is not None:
+            found.append((1000.0 + 20 * sum(index >= at for at in self.moves),))
+        if world.beside is not None:
+            step, is_here, share = world.beside
+            at = self.culprit if is_here else self.moves[0]
+            own = self.rng.normal(0, world.tau) + self.rng.normal(0, world.sigma, len(noise))
+            mixed = math.sqrt(share) * noise + math.sqrt(1 - share) * own
+            found.append(tuple(map(float, 50 * np.exp(mixed + math.log1p(step) * (index >= at)))))
+        return tuple(found)
 
 
 def measured(
@@ -221,7 +257,13 @@ def prepare(world: World, seed: int) -> tuple[Bench, Plan]:
     drawn += math.log1p(world.slope) * np.linspace(0, 1, world.n + 1)
     bench = Bench(world, rng, culprit, drawn, Costs())
     binaries = tuple(map(str, range(world.n + 1))) if world.is_compiled else ()
-    return bench, Plan(n=world.n, costs=bench.costs, binaries=binaries)
+    channels: tuple[Metric, ...] = ()
+    if world.counts is not None or world.beside is not None:
+        others, is_here = world.counts or (1, False)
+        drawn_moves = rng.choice([i for i in range(1, world.n + 1) if i != culprit], others, replace=False)
+        bench.moves = (*map(int, drawn_moves), *([culprit] if is_here else []))
+        channels = (METRICS["kv_cache_tokens" if world.counts else "output_throughput"],)
+    return bench, Plan(n=world.n, costs=bench.costs, binaries=binaries, channels=channels)
 
 
 def play(world: World, seed: int) -> Session:

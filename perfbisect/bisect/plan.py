@@ -17,6 +17,7 @@ from pydantic import FiniteFloat
 from perfbisect.bisect.decision.model import USUAL_NOISE, NoisePrior, Plan
 from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.changes.history import Branch
+from perfbisect.clients import CLIENTS
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import Noise
@@ -24,7 +25,7 @@ from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig, PlanPart, cel
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change, History
-from perfbisect.model.metric import MetricRef
+from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.report.template import render_sentences
 
 Direction = Literal["regression", "improvement"]
@@ -108,6 +109,12 @@ class BisectPlan(RangePlan):
     """Weights of the positions, from that file."""
     noise: NoisePrior = USUAL_NOISE
     """What the search assumes of it before any launch."""
+    channels: tuple[str, ...] = ()
+    """Further metrics of its launches that the change may move, too."""
+
+    @property
+    def channel_refs(self) -> tuple[MetricRef, ...]:
+        return tuple(map(parse_metric, self.channels))
 
     @property
     def search(self) -> Plan:
@@ -128,7 +135,22 @@ class BisectPlan(RangePlan):
             noise=self.noise,
             absolute=metric.absolute,
             exact=metric.exact and not self.all_steps,
+            channels=tuple(ref.metric for ref in self.channel_refs),
         )
+
+
+def channel_names(cell: Cell, asked: Sequence[str], searched: MetricRef) -> tuple[str, ...]:
+    """The channels of a search: those asked for, else the cell's; none where the searched metric is exact.
+
+    Raises:
+        UsageError: a channel is unknown, or the cell's client does not report it.
+    """
+    refs = [parse_metric(name) for name in asked or cell.channels]
+    for ref in refs:
+        CLIENTS[cell.client.name].check_metric(cell, ref)
+    # One launch tells its level already.
+    needed = [] if searched.metric.exact else [ref for ref in refs if ref != searched]
+    return tuple(dict.fromkeys(map(str, needed)))
 
 
 def prior_of_noise(metric: MetricRef, noise: Noise) -> NoisePrior:

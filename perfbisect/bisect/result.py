@@ -362,7 +362,8 @@ def _guards(bisection: Bisection) -> tuple[GuardDocument, ...]:
             key = launch.position, launch.purpose == "confirm"
             attempts.setdefault(key, []).append(launch.measurement)
     sides = [attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in bisection.compared]
-    guards = guard_metrics(plan_cell(bisection.plan))
+    plan = bisection.plan
+    guards = tuple(dict.fromkeys((*guard_metrics(plan_cell(plan)), *plan.channel_refs)))
     # Bonferroni over the guards. Once, at the end: a look after each launch would multiply the error.
     error, has_ended = GUARD_ERROR / max(1, len(guards)), bisection.outcome is not None
     return tuple(_judge_guard(guard, [*sides, *attempts.values()], error, has_ended) for guard in guards)

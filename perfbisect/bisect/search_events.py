@@ -30,7 +30,7 @@ from perfbisect.bisect.decision.model import (
 from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan, discard_text
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.replay import Launch, ended_launches
+from perfbisect.jobs.replay import Launch, ended_launches, reported_value
 from perfbisect.model.metric import MetricRef
 
 _BEFORE_BENCH = ("build", "fetch", "launch", "first_request", "warm")
@@ -53,7 +53,7 @@ def to_search_events(records: Iterable[Launch], plan: BisectPlan) -> tuple[Event
             continue
         if launch.outcome == "measured":
             failed.discard(launch.position)
-            events.append(measured_event(launch, plan.ref))
+            events.append(measured_event(launch, plan.ref, plan.channel_refs))
         # Not evidence about the change, but the budget and the prices need its minutes.
         elif launch.outcome != "failed" or not launch.refused:
             events.append(Lost(launch.minutes))
@@ -116,13 +116,14 @@ def with_builds(plan: BisectPlan, events: Iterable[JournalEvent]) -> BisectPlan:
     return plan.model_copy(update={"positions": positions})
 
 
-def measured_event(launch: Launch, metric: MetricRef) -> Measured:
+def measured_event(launch: Launch, metric: MetricRef, channels: Sequence[MetricRef] = ()) -> Measured:
     """A launch as the model sees it. ``KeyError`` if the client does not report the metric."""
     attempt = launch.measurement
 
     def minutes(*phases: str) -> float:
         return sum(attempt.seconds.get(phase, 0.0) for phase in phases) / 60
 
+    reported = {str(x) for x in channels if reported_value(attempt, x) is not None}
     # On a fleet, what is fetched is mostly the environment, once a machine.
     bring = minutes("fetch") if launch.machine else 0.0
     return Measured(
@@ -137,6 +138,7 @@ def measured_event(launch: Launch, metric: MetricRef) -> Measured:
         at=None if launch.at is None else launch.at + minutes(*_BEFORE_BENCH),
         machine=launch.machine,
         trial=_trial(launch),
+        channels=tuple(attempt.values(x) if str(x) in reported else () for x in channels),
     )
 
 

@@ -260,6 +260,7 @@ def _cell(
             _check_commands(cell, document)
     if not errors:
         judged = [("headline", cell.headline), *(("guards", name) for name in cell.guards)]
+        judged += [("channels", name) for name in cell.channels]
         errors += [document.error((field,), problem) for field, problem in metric_problems(cell, judged)]
     return cell, errors
 
@@ -457,6 +458,7 @@ MEANING = {
     "env": "environment variables of the server; ${NAME} takes a secret from the environment",
     "headline": "the judged metric: tpot, ttft:p99, output_throughput, ...",
     "guards": "metrics that must not get worse",
+    "channels": "metrics that a change which moves the headline may move, too: bisect looks there first",
     "reference": "an image to generate again: image (a file) or pixels of it, prompt, input, body",
     "expected_answer": "of text: prompt, asked once a launch, and text, which its answer has to have",
     "client": "the load generator: its name, or name, args and env",

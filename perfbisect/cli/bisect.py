@@ -91,6 +91,15 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         Path | None, Option("File of path globs with factors: where the change is likelier to be.")
     ] = None
     confirm_revert: Annotated[bool, Option("Then measure BAD against BAD without the culprit.")] = False
+    channels: Annotated[
+        tuple[str, ...],
+        Option(
+            "A metric that the change may move, too: where it moves is looked first.",
+            ("--channel",),
+            metavar="M",
+            default="the cell's channels",
+        ),
+    ] = ()
     min_effect: MinEffect = None
     workers: Annotated[
         int, Option("Concurrent launches, each on its own devices and cores.", type=click.IntRange(1))
@@ -182,7 +191,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         """The bisection, with nothing started."""
         from perfbisect.bisect.forecast import plan_document, plan_lines
         from perfbisect.bisect.learnt import lessons, with_learnt_builds
-        from perfbisect.bisect.plan import BisectPlan, make_plan, prior_of_noise
+        from perfbisect.bisect.plan import BisectPlan, channel_names, make_plan, prior_of_noise
         from perfbisect.commands.bisect_range import position_weigher
         from perfbisect.commands.session import PlannedJob
         from perfbisect.commands.slots import reason_not_prebuilding
@@ -209,6 +218,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             confirm_revert=self.confirm_revert,
             weights=str(self.weights or ""),
             noise=prior_of_noise(setup.metric, noise),
+            channels=channel_names(setup.cell, self.channels, setup.metric),
         )
         classes = (
             x.provenance.machine_class for x in reversed(setup.earlier.of_cell + setup.earlier.of_others)

@@ -123,7 +123,7 @@ def resolve_cell(workspace: Workspace, asked: MeasureOptions, variant: str | Non
     cell = load_cell(asked.cell, read_at=workspace.read_at)
     cell = apply_variant(cell, variant) if variant else cell
     require_workload(cell, asked.expect_workload)
-    return cell.reporting(asked.metrics)
+    return cell.reporting((*asked.metrics, *getattr(asked, "channels", ())))
 
 
 def require_workload(cell: Cell, report: str | None) -> tuple[str, ...]:

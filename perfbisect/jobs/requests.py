@@ -13,7 +13,7 @@ STARTER_VARIABLE = "PERFBISECT_STARTED_BY"
 ONCE = ("json", "full", "quiet", "detach", "dry_run", "expect_workload")
 """Options that a repeated command does not have; the workload was checked, and the cell is the same."""
 
-STEP_OPTIONS = ("metric", "direction", "all_steps", "weights", "confirm_revert", "min_effect")
+STEP_OPTIONS = ("metric", "direction", "all_steps", "weights", "confirm_revert", "min_effect", "channel")
 """Options of a bisection that speak of a metric's step."""
 
 

@@ -287,7 +287,7 @@ SERVER_SIDE = ("serve_args", "env", "deploy_yaml", "stage_overrides")
 
 NOT_WORKLOAD = frozenset(
     {
-        *("name", "description", "headline", "guards", "ready_timeout", "known_baselines"),
+        *("name", "description", "headline", "guards", "channels", "ready_timeout", "known_baselines"),
         *("percentile_metrics", "metric_percentiles"),  # reports about the same requests
         "expected_answer",  # asked before them
         *("variants", "variant", "before_variant"),  # part of the change
@@ -355,6 +355,7 @@ class Cell(_Frozen):
     env: Variables = Field(default_factory=dict)
     headline: str = "tpot"
     guards: Words = ()
+    channels: Words = ()
     reference: Reference | None = None
     expected_answer: ExpectedAnswer | None = None
     client: ClientSpec = ClientSpec()
@@ -396,7 +397,7 @@ class Cell(_Frozen):
                 raise ValueError(f"{name!r} is no name of a variant")
         return value
 
-    _known_metrics = field_validator("headline", "guards")(check_metrics)
+    _known_metrics = field_validator("headline", "guards", "channels")(check_metrics)
 
     @field_validator("metric_percentiles")
     @classmethod
@@ -407,8 +408,8 @@ class Cell(_Frozen):
 
     @property
     def percentiles(self) -> tuple[float, ...]:
-        """What the client reports beside median and mean: ``metric_percentiles``, headline and guards."""
-        return self.reporting((self.headline, *self.guards)).metric_percentiles
+        """What the client reports beside median and mean: of headline, guards and channels, too."""
+        return self.reporting((self.headline, *self.guards, *self.channels)).metric_percentiles
 
     def reporting(self, metrics: Iterable[str]) -> Cell:
         """The same workload, whose client also reports the percentiles of these metrics (``ttft:p10``)."""

@@ -175,6 +175,12 @@ _ROWS = (
         absolute=True,
         needs="prefix caching",
     ),
+    _counted(
+        *("tokens_per_step", "tokens", "higher", 0.01, "tokens of a step of the engine"),
+        fact="iteration_tokens / iterations",
+        since="0.7.3",
+        change="#13288",
+    ),
     _kv(
         *("kv_cache_tokens", "tokens", "higher", 0.01, "tokens that the KV cache holds"),
         fact="cache",

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from perfbisect.bisect.decision.model import Measured
+from perfbisect.bisect.plan import BisectPlan, channel_names
 from perfbisect.bisect.result import BisectResult
+from perfbisect.bisect.search_events import to_search_events
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.events import LaunchEnded, LaunchStarted, MachineBackoff
+from perfbisect.jobs.plans import require_plan
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure, RunResult
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import Play, Start
-from tests.jobs.world import FakeBuilder, World, history, named
+from tests.jobs.world import FakeBuilder, World, cell, history, named
 
 CHANGE_FAILS = Failure("launch", "change", "it ended with exit code 1", "/log")
 
@@ -244,6 +248,40 @@ def test_a_guard_that_moved_is_told(play: Play) -> None:
     tokens = guards["output_tokens"]
     assert (tokens.moved, tokens.left, tokens.right) == (True, 32.0, 28.0)
     assert not guards["failed"].moved
+
+
+def test_channels_are_searched_with_and_told_among_the_guards(start: Start) -> None:
+    world = World(history(8).changes, slow=5, sigma=0.02, tau=0.05, factor=1.25)
+    begun = start(world, channels=("output_throughput", "kv_cache_tokens"))
+    report = begun.run()
+    told = {guard.name: guard for guard in report.guards}
+    assert named(report) == world.changes[5].id
+    assert told["output_throughput"].moved
+    assert told["kv_cache_tokens"].note == "not reported"
+    plan = require_plan(begun.job, begun.job.events(), BisectPlan)
+    events = [x for x in to_search_events(begun.records, plan) if isinstance(x, Measured)]
+    assert all(len(throughput) == len(x.values) for x in events for throughput in x.channels[:1])
+    assert all(x.channels[1] == () for x in events)
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "searched", "taken"),
+    [
+        ((), ("kv_cache_tokens", "tpot"), "tpot", ("kv_cache_tokens",)),
+        (("ttft:p99", "ttft:p99"), ("kv_cache_tokens",), "tpot", ("ttft:p99",)),
+        (("ttft",), (), "kv_cache_tokens", ()),
+    ],
+    ids=["the cell's, without the metric itself", "typed ones", "none of an exact metric"],
+)
+def test_the_channels_of_a_search(
+    asked: tuple[str, ...], own: tuple[str, ...], searched: str, taken: tuple[str, ...]
+) -> None:
+    assert channel_names(cell(channels=own), asked, parse_metric(searched)) == taken
+
+
+def test_an_unknown_channel_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown metric 'speed'"):
+        channel_names(cell(), ("speed",), parse_metric("tpot"))
 
 
 def test_a_requested_stop_comes_before_the_next_launch(start: Start) -> None:

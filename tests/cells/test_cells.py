@@ -241,7 +241,7 @@ class TestSearching:
 BAD = [
     ("num_promts: 3", 11, "num_promts", "unknown key; did you mean num_prompts", None),
     ("variant: fast", 11, "variant", "unknown key; did you mean variants?", None),
-    ("zzz: 1", 11, "zzz", "unknown key", "... of 51 keys"),
+    ("zzz: 1", 11, "zzz", "unknown key", "... of 52 keys"),
     ("num_warmups: two", 11, "num_warmups", "expected a whole number, not 'two'", None),
     ("num_warmups: -1", 11, "num_warmups", "must be greater than or equal to 0, not -1", None),
     ("ignore_eos: yes", 11, "ignore_eos", "expected true or false, not 'yes'", None),

@@ -85,6 +85,7 @@ ASIDE: dict[str, Any] = {
     "metric_percentiles": [99],
     "headline": "ttft:p99",
     "guards": ["failed"],
+    "channels": ["kv_cache_tokens"],
     "ready_timeout": 5.0,
     "expected_answer": {"prompt": "2 + 2 =", "text": "4"},
     "known_baselines": {"H100": {"tpot": 7.1}},

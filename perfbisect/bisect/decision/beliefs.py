@@ -74,6 +74,8 @@ class Posterior:
     places: Callable[[Array], tuple[Array, Array]] | None = None
     """Where builds have offsets of their own: :meth:`levels_of`; ``low``, ``high`` and ``flat`` are those
     of a place that was not measured."""
+    splits: tuple[tuple[int, int], ...] = ()
+    """Gaps between measured positions in which an exact channel moved."""
     slope: float = 0.0
     """Probability that the level moves a little at every position, where that is thought of."""
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import leading, nearest, prior_weights
+from perfbisect.bisect.decision.channels import exact_levels
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Comparison,
@@ -25,9 +26,6 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from perfbisect.bisect.decision.state import SearchState, SlotContext
-
-_AGREE = 0.25
-"""Launches of one position agree within this share of the smallest relevant step."""
 
 _CERTAIN = 0.99
 """The probability of what one pair confirmed: no probability is reported above it."""
@@ -102,13 +100,7 @@ def beliefs(state: SearchState) -> Beliefs | None:
 
 def _levels(state: SearchState) -> Mapping[int, float] | None:
     """The level of each measured position; None where launches of one differ."""
-    room = _AGREE * state.plan.scale.room(state.plan.min_effect)
-    centers: dict[int, list[float]] = {}
-    for launch in state.data:
-        centers.setdefault(launch.index, []).append(launch.center)
-    if any(max(found) - min(found) > room for found in centers.values()):
-        return None
-    return {index: float(np.mean(found)) for index, found in centers.items()}
+    return exact_levels(state.data, state.plan.scale.room(state.plan.min_effect))
 
 
 def _step(state: SearchState, levels: Mapping[int, float]) -> _Step | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from perfbisect.model.attempt import Costs, Purpose
+from perfbisect.model.metric import Metric
 from perfbisect.stats.two_sample import Scale
 
 SearchVerdict = Literal["found", "narrowed", "not reproduced", "too small", "gradual", "out of budget"]
@@ -46,7 +47,8 @@ class Plan:
     of the range, not only one. ``binaries``: of each position, equal where the compiled files are; empty:
     all positions share them. ``noise``: what is taken for likely of noise and builds before any
     launch. ``absolute``: values are shares, and effects and ``min_effect`` differences of them. ``exact``:
-    launches of one position agree.
+    launches of one position agree. ``channels``: further metrics of the
+    launches, which the change may move, too.
     """
 
     n: int
@@ -63,6 +65,7 @@ class Plan:
     noise: NoisePrior = USUAL_NOISE
     absolute: bool = False
     exact: bool = False
+    channels: tuple[Metric, ...] = ()
 
     @property
     def scale(self) -> Scale:
@@ -109,7 +112,8 @@ class Measured(PositionLaunch):
     ``bring``: the minutes in which its environment was brought to a machine of a fleet. ``slot`` names the
     devices it ran on, ``machine`` the machine of a fleet that has them; ``at`` is the minute, from the first
     launch of all, at which its first run began; None: launches count as made one after the other. ``trial``:
-    the A/B that it was made for.
+    the A/B that it was made for. ``channels``: the values of each channel of the plan, none where the launch
+    does not report it.
     """
 
     values: tuple[float, ...]
@@ -121,6 +125,7 @@ class Measured(PositionLaunch):
     machine: str = ""
     trial: Trial | None = None
     bring: float = 0.0
+    channels: tuple[tuple[float, ...], ...] = ()
 
     @property
     def minutes(self) -> float:

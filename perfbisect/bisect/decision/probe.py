@@ -9,13 +9,14 @@ minutes expected.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import Posterior, leading, nearest
+from perfbisect.bisect.decision.channels import TOGETHER
 from perfbisect.bisect.decision.model import Visit
 from perfbisect.bisect.decision.state import Prices
 from perfbisect.stats.robust import Array
@@ -111,7 +112,10 @@ def candidates(posterior: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
     first, last, _ = leading(posterior.p, skips)
     out.update(i for i in (first - 1, last) if i not in skips)
     if posterior.places is not None:
-        out.update(_other_builds(posterior, first, last, skips))
+        # The nearest other builds on either side of the leading set.
+        measured = {*posterior.at, *skips}
+        for side in (range(first - 2, posterior.at[0], -1), range(last + 1, posterior.at[-1])):
+            out.update(islice((index for index in side if index not in measured), 1))
     for k in range(len(posterior.at) - 1):
         low, high = posterior.at[k], posterior.at[k + 1]
         if high - low < 2 or posterior.gaps[k] < 2e-3:
@@ -123,13 +127,6 @@ def candidates(posterior: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
             if found is not None:
                 out.add(found)
     return tuple(sorted(out))
-
-
-def _other_builds(posterior: Posterior, first: int, last: int, skips: frozenset[int]) -> Iterator[int]:
-    """The nearest positions on either side of the leading set that were not measured."""
-    measured = {*posterior.at, *skips}
-    for side in (range(first - 2, posterior.at[0], -1), range(last + 1, posterior.at[-1])):
-        yield from islice((index for index in side if index not in measured), 1)
 
 
 def testable(index: int, built: frozenset[int], skips: frozenset[int], tried: int) -> float:
@@ -166,7 +163,13 @@ def information(posterior: Posterior, where: tuple[int, ...], variances: Sequenc
         middle, around = np.split(levels, 2)
         for row, variance in enumerate(variances):
             bits[row, here] = _bits(weight[here], middle, np.sqrt(around + variance))
-    return np.asarray(np.maximum(bits, 0.0))
+    bits = np.maximum(bits, 0.0)
+    for low, high in posterior.splits:
+        # An exact channel tells by one launch on which side it moved.
+        inside, own = (low < place) & (place < high), max(float(ahead[high] - ahead[low]), 1e-300)
+        side = _entropy((ahead[place[inside]] - ahead[low]) / own) / math.log(2.0)
+        bits[:, inside] += TOGETHER * own * side
+    return bits
 
 
 def _bits(weight: Array, mean: Array, sd: Array) -> Array:

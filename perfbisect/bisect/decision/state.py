@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 
 from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
+from perfbisect.bisect.decision.channels import Gap, weigh
 from perfbisect.bisect.decision.model import (
     BUILD_SD,
     Event,
@@ -23,6 +25,8 @@ from perfbisect.bisect.decision.model import (
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.model.attempt import Costs
+from perfbisect.model.metric import Metric
+from perfbisect.stats.two_sample import Scale
 
 Span = tuple[int, int]
 """A part of the history: its first and last position."""
@@ -163,6 +167,8 @@ class SearchState:
     searching: bool
     trials: tuple[Pairs, ...]
     flapping: tuple[int, ...]
+    channels: tuple[tuple[LaunchEstimate, ...], ...] = ()
+    """Of each channel of the plan, the same launches by its values; empty where one does not report it."""
 
     @property
     def usable(self) -> tuple[LaunchEstimate, ...]:
@@ -188,12 +194,19 @@ class SearchState:
 
         None before both its ends were measured on slots that can be compared.
         """
-        usable = tuple(launch for launch in self.data[:made] if launch.is_usable)
+        inside = [x.is_usable and span[0] <= x.index <= span[1] for x in self.data[:made]]
+        usable = tuple(compress(self.data, inside))
         if not set(span) <= {launch.index for launch in usable}:
             return None
         weights = prior_weights(self.plan.n, self.plan.prior)
+        weights[: span[0] + 1] = weights[span[1] + 1 :] = 0.0
+        splits: list[Gap] = []
+        for channel, seen in zip(self.plan.channels, self.channels, strict=True):
+            weights, moved = weigh(channel, tuple(compress(seen, inside)), usable, weights)
+            splits += moved
         found = compute_posterior(usable, weights, self.plan.relative_effect, span, self.plan.noise)
-        return replace(found, binaries=self.plan.binaries) if self.plan.compiles_each else found
+        binaries = self.plan.binaries if self.plan.compiles_each else ()
+        return replace(found, binaries=binaries, splits=tuple(splits))
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:
@@ -219,7 +232,20 @@ class SearchState:
             searching=any(event.purpose != "end" for event in events if not isinstance(event, Lost)),
             trials=_fold_trials(events, data),
             flapping=tuple(sorted(set(ends))),
+            channels=tuple(_channel_launches(channel, k, events) for k, channel in enumerate(plan.channels)),
         )
+
+
+def _channel_launches(channel: Metric, number: int, events: tuple[Event, ...]) -> tuple[LaunchEstimate, ...]:
+    """The launches by the values of a channel, the ``number``-th from 0; none where one has no such value."""
+    own = tuple(
+        replace(x, values=x.channels[number]) if isinstance(x, Measured) and x.channels else x for x in events
+    )
+    measured = [event for event in own if isinstance(event, Measured)]
+    least = 0.0 if channel.absolute else math.nextafter(0.0, 1.0)
+    if not all(x.channels and x.values and least <= min(x.values) < math.inf for x in measured):
+        return ()
+    return launches(own, Scale(1, channel.absolute))
 
 
 def _fold_trials(events: tuple[Event, ...], data: tuple[LaunchEstimate, ...]) -> tuple[Pairs, ...]:
