@@ -129,6 +129,7 @@ WORLDS |= {
     f"quiet, step 2 %{name}": replace(_QUIET, **channel)
     for name, channel in {
         "": {},
+        "; a count moves with it alone": {"counts": (0, True)},
         "; a count moves with it and three others": {"counts": (3, True)},
         "; a count moves with three others": {"counts": (3, False)},
         "; a metric moves by 3 %": {"beside": (0.03, True, 0.3)},
