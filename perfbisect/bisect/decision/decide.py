@@ -130,9 +130,9 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     may_be_slope = len(rivals.plain.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
     sloping = None
     if not context.pending and may_be_slope and rivals.builds.posterior.slope > SLOPE_ABOVE:
-        if rivals.builds.is_slope:
-            return outcome.gradual(state, posterior, rivals)
         sloping = rivals.builds.posterior
+        if rivals.builds.is_slope:
+            return outcome.without_culprit(state, posterior, "gradual", believed=sloping)
     action = search(state, posterior, (0, state.plan.n), context, sloping=sloping)
     if not isinstance(action, RangeResult):
         return action

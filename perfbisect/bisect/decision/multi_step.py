@@ -108,7 +108,11 @@ def _next_in_part(
     posterior = state.posterior(span)
     if posterior is None:
         return Note("part on unlike slots", positions=span)
-    if posterior.none < SEARCH_BELOW or _is_confirming(state, span, context):
+    begun = [pairs for pairs in state.trials if pairs.is_inside(span) and not pairs.over]
+    is_confirming = context.trial_in(span) is not None or any(
+        judge_pairs(state, pairs, span) is None for pairs in begun
+    )
+    if posterior.none < SEARCH_BELOW or is_confirming:
         answer = search(state, posterior, span, context, MAX_FAILED_TRIALS)
         if not isinstance(answer, RangeResult):
             return answer
@@ -127,14 +131,6 @@ def _next_in_part(
     plan = state.plan
     runs = max(state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs), min(2, plan.max_runs))
     return NextLaunch(span[high < low], "search", runs, Reason("another step", span=span))
-
-
-def _is_confirming(state: SearchState, span: Span, context: SlotContext) -> bool:
-    """Whether an A/B of this part has begun and is undecided."""
-    if context.trial_in(span) is not None:
-        return True
-    last = [pairs for pairs in state.trials if pairs.is_inside(span) and not pairs.over]
-    return any(judge_pairs(state, pairs, span) is None for pairs in last)
 
 
 def _improvement(state: SearchState, posterior: Posterior, span: Span) -> Note | None:

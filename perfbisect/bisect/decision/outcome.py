@@ -132,12 +132,6 @@ def narrowed(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Riv
     return replace(outcome, verdict="narrowed", culprits=held, probability=probability)
 
 
-def gradual(state: SearchState, posterior: Posterior, rivals: Rivals) -> SearchOutcome:
-    """The change between the ends is a slope: no single change carries it."""
-    outcome = without_culprit(state, posterior, "gradual", believed=rivals.builds.posterior)
-    return replace(outcome, probability=min(rivals.builds.posterior.slope, MAX_PROBABILITY))
-
-
 def _intermittent(rivals: Rivals, pairs: Pairs) -> Iterator[Note]:
     """That only a share of the launches from the suspect on is slow."""
     slow, made = rivals.slow_launches(pairs.culprit)
@@ -189,13 +183,14 @@ def without_culprit(
     believed: Posterior | None = None,
 ) -> SearchOutcome:
     """What the ends showed, and no culprit; ``believed``: as of :func:`beliefs`."""
+    told = {"not reproduced": posterior.none, "gradual": believed.slope if believed else 0.0}
     whole = compare_ends(state, posterior, (0, state.plan.n))
     swapped = state.plan.sign * whole.effect < 0 and whole.low * whole.high > 0
     notes = (Note("ends swapped", effect=whole.effect),) if swapped else ()
     return SearchOutcome(
         verdict=verdict,
         culprits=(),
-        probability=min(MAX_PROBABILITY, posterior.none) if verdict == "not reproduced" else 0.0,
+        probability=min(MAX_PROBABILITY, told.get(verdict, 0.0)),
         beliefs=beliefs(state, believed),
         whole=whole,
         notes=(*notes, *_one_machine(state), *_unstable_ends(state)),
