@@ -152,7 +152,7 @@ class Night(NotedDocument, LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 20, "bisections": 20, "rows": 20}
-    schema_: Literal["perfbisect.nightly/4"] = Field(default="perfbisect.nightly/4", alias="schema")
+    schema_: Literal["perfbisect.nightly/5"] = Field(default="perfbisect.nightly/5", alias="schema")
     name: str
     night: str
     dry_run: bool

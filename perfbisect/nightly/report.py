@@ -58,7 +58,8 @@ def finding_texts(night: Night) -> tuple[str, ...]:
         told.append((alerts, measured or next((alert.measured for alert in alerts if alert.measured), None)))
     # As a code span of a chat, in which no mention, link or tag of a foreign text acts.
     chat_code = lambda text: f"`{text.translate(_CHAT_SIGNS)}`"  # noqa: E731
-    values = {"told": told, "searched": tuple(named.values()), "chat_code": chat_code}
+    pictures = {row.alert: row.picture for row in night.rows}
+    values = {"told": told, "pictures": pictures, "searched": tuple(named.values()), "chat_code": chat_code}
     return render_sentences("nightly/templates/chat.md.jinja", {**FUNCTIONS, **values})
 
 

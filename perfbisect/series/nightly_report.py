@@ -54,12 +54,23 @@ acknowledged. ``worse``, ``better``: of unknown cause. ``few slower``: a mean or
 _ORDER: tuple[RowStatus, ...] = get_args(RowStatus)
 
 
+_BARS = "".join(chr(0x2581 + eighths) for eighths in range(8))
+"""Block characters of Unicode, from one eighth of a line's height to all of it."""
+
+_MOST = 32
+"""Nights of a picture ..."""
+
+_BEFORE = 12
+"""... and those of them before the change, where there are more."""
+
+
 class ReportRow(Document):
     """A row of the nightly report: an alert whose series is at another level than before.
 
     ``latest``: the median of the newest nights; ``baseline``: the level before the change. ``days``: nights
     since it began. ``issue``: it is one by the nightlies' own rule. ``now``: of the alert.
     ``beside_metric``: of an improvement, the largest regression of its event and cell, by ``beside_effect``.
+    ``picture``: the nights around the change, a bar of a character each.
     """
 
     alert: str
@@ -81,6 +92,7 @@ class ReportRow(Document):
     beside_effect: float = 0.0
     days: int
     cause: CauseWord
+    picture: str = ""
 
 
 class LevelRow(Document):
@@ -203,7 +215,18 @@ def _row(alert: Alert, analysis: SeriesAnalysis) -> ReportRow:
         beside_effect=worse.effect if worse else 0.0,
         days=days,
         cause=alert.cause,
+        picture=sparkline(series.values, finding.point.index),
     )
+
+
+def sparkline(values: Sequence[float], change: int) -> str:
+    """The nights from some before a change on, as bars of a character each.
+
+    The lowest bar is the smallest of them, the highest the largest; equal values are in the middle.
+    """
+    shown = values[max(0, min(change - _BEFORE, len(values) - _MOST)) :][:_MOST]
+    low, high, top = min(shown), max(shown), len(_BARS) - 1
+    return "".join(_BARS[round((x - low) / (high - low) * top) if high > low else top // 2] for x in shown)
 
 
 def _row_status(alert: Alert) -> RowStatus:

@@ -50,7 +50,7 @@ def row(**changed: Any) -> ReportRow:
         "alert": "20260412-3f1a", "source": "perfbisect", "model": "acme/tiny", "hardware": "H20 x 1",
         "type": "median or total", "config": "c2", "test": "text_cpu", "metric": "tpot", "unit": "ms",
         "latest": 12.1, "baseline": 10.0, "change": 0.21, "status": "regressed", "days": 2,
-        "cause": "product",
+        "cause": "product", "picture": "\u2581\u2582\u2581\u2588",
     }  # fmt: skip
     return ReportRow(**given | changed)
 

@@ -107,6 +107,9 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
     assert not any("<" in text for text in events), "no mention of a subject acts in a chat"
     new = [alert for alert in make_night().alerts if alert.is_opened and alert.counts]
     assert new and all(any(alert.cell in text for text in events) for alert in new[:1])
+    pictures = {row.alert: row.picture for row in make_night().rows}
+    shown = [pictures[alert.id] for alert in new if alert.id in pictures]
+    assert shown and all(any(text.endswith(picture) for text in events) for picture in shown)
 
 
 def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -> None:
