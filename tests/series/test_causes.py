@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from perfbisect.model.commit_details import Evidence, MeasuredCell
-from perfbisect.series import alerts
+from perfbisect.series import alerts, detect
 from perfbisect.series import causes as rules
 from perfbisect.series import ingest as ingest_module
 from perfbisect.series import points as points_module
@@ -438,7 +438,7 @@ def test_the_values_are_in_the_sentence(kind: str, values: dict[str, Any], sente
 
 def test_every_kind_of_evidence_has_a_sentence_and_no_other() -> None:
     for name, makers in {
-        "evidence": (rules, alerts),
+        "evidence": (rules, alerts, detect),
         "differences": (series_module,),
         "rejections": (points_module, ingest_module, journals),
     }.items():
