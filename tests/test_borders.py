@@ -15,6 +15,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 import perfbisect
 from perfbisect.dashboard.pages import address
 from perfbisect.environments.builders.wheel_index import links
+from perfbisect.environments.kept import KeptFile
 from perfbisect.errors import LocatedError, MachineError, PerfbisectError, UsageError
 from perfbisect.fleet.agent import MANIFEST, read_manifest
 from perfbisect.fleet.building import BuildDocument
@@ -98,6 +100,11 @@ class Place:
     says: str
 
 
+def kept_file(_: Path, **changed: str) -> KeptFile:
+    given = {"name": "a.whl", "digest": "0" * 64, "bytes": 1, "origin": "https://example.invalid/a.whl"}
+    return TypeAdapter(KeptFile).validate_python(given | changed)
+
+
 PLACES = (
     Place(
         "journal: token of a launch",
@@ -110,6 +117,15 @@ PLACES = (
         lambda _: replayed("launched", token="/../victim"),
         LocatedError,
         "no token",
+    ),
+    *(
+        Place(
+            f"record of a kept file: its {field}",
+            partial(kept_file, **{field: OUTSIDE}),
+            ValidationError,
+            field,
+        )
+        for field in ("name", "digest")
     ),
     Place("journal: process of a server", lambda _: replayed("launched", pid=-1), LocatedError, "pid"),
     Place(
@@ -202,6 +218,7 @@ def test_the_same_values_enter_if_they_are_ours(tmp_path: Path) -> None:
     assert (launch.token, launch.pid, launch.created) == ("0" * 32, 17, 1.5)
     bundle(environments={"c": "0123abcd"})
     manifest(tmp_path, files={"attempts/001/attempt.json": "ab"})
+    assert kept_file(tmp_path).name == "a.whl"
     assert from_dict(ATTEMPT).seconds == {"bench": 1.0}
 
 
@@ -323,6 +340,8 @@ SINKS = {
     "environments/builders/source.py": "the work tree of a build, by its key",
     "environments/cache.py": "an environment, by its key",
     "environments/gc.py": "an environment, by its key",
+    "environments/images.py": "its own links",
+    "environments/kept.py": "a kept file, by its digest and a name without folders; its own record",
     "environments/source_tree.py": "files of an environment, as git lists them",
     "fleet/connection.py": "its own sockets",
     "fleet/ray_cluster.py": "its own socket",
