@@ -282,7 +282,7 @@ def demo(
     open_report: Annotated[bool, Option("Open the report in the browser.", ("--open",))] = False,
     as_json: AsJson = False,
 ) -> CommandResult:
-    """Find the slow one of 25 commits in half a minute: no GPU, no engine, nothing to set up.
+    """Find the slow one of 25 commits in a minute: no GPU, no engine, nothing to set up.
 
     Writes a repository into DIR, by default perfbisect-demo, and bisects it. Its server pretends to be vLLM:
     it has the processes and the HTTP of vLLM and sleeps in place of computing, so the numbers say nothing

@@ -54,7 +54,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     ("track rebaseline", "", "New baselines: old, 7-day mean, new, n, status.", "cli.track:rebaseline"),
     ("track export", "", "The series as CSV, JSON or Parquet, or for an action.", "cli.track:export"),
     ("track publish", "", "Our own launches in the kanban's file format.", "cli.track:publish"),
-    ("demo", SET_UP, "Find a slow commit with a pretend server, in half a minute.", "cli.bisect:demo"),
+    ("demo", SET_UP, "Find a slow commit with a pretend server, in a minute.", "cli.bisect:demo"),
     ("init", SET_UP, "Write perfbisect.yaml for a checkout.", "cli.setup:init"),
     ("doctor", SET_UP, "Check this machine.", "cli.setup:doctor"),
     ("metrics", SET_UP, "Every metric that can be judged.", "cli.metrics:show"),
