@@ -24,6 +24,7 @@ from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.commit_details import Evidence
+from perfbisect.model.counters import COUNTERS_FACT
 from perfbisect.model.environment import ENVIRONMENT_FACT, portable_environment
 from perfbisect.model.launch_facts import facts_of_metrics
 from perfbisect.model.metric import find_metric
@@ -57,8 +58,11 @@ SCHEMA = "perfbisect.attempts/1"
 BLOCK = "perfbisect"
 """Key of a published file under which its :class:`PublishedRun` is."""
 
-_RUN_FACTS = ("completed", "failed", "input_tokens", "output_tokens", "max_concurrent_requests")
-"""Covariates of a run that are published."""
+_RUN_FACTS = (
+    *("completed", "failed", "input_tokens", "output_tokens", "max_concurrent_requests"),
+    COUNTERS_FACT,
+)
+"""Covariates of a run that are published, and the engine's counters, of which metrics are."""
 
 
 def takes(place: str) -> bool:
