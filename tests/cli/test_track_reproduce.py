@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -19,17 +20,21 @@ NIGHTS, AT = 20, 12
 PACE = {"STEP_MS": 2.0, **CALM}
 
 
-@pytest.mark.processes
-def test_whether_an_alert_is_over_is_measured_where_the_nights_do_not_say(home: Path) -> None:
-    """The last night looks fast, which is too few; the engine at HEAD is as slow as the alert."""
-    history = make_history(home / "repo", commits=NIGHTS, slow=AT, factor=3.0, pace=PACE)
-    levels = step(noise(3, NIGHTS, 15.0), AT, 2.0, NIGHTS - 1)
-    for night, (commit, value) in enumerate(zip(history.commits, levels, strict=True)):
+def ingest_nights(home: Path, commits: Sequence[str], levels: Sequence[float]) -> None:
+    """A night of each commit with this time per output token, ingested and searched for changes."""
+    for night, (commit, value) in enumerate(zip(commits, levels, strict=True)):
         at = f"{datetime(2026, 1, 1, 19) + timedelta(days=night):%Y%m%d-%H%M%S}"
         document = served(date=at, backend="vllm", commit=commit, median_tpot_ms=value)
         write(home / "nights" / f"n{night:03d}" / name_of("text", at=at), document)
     assert type_command(["track", "ingest", str(home / "nights"), "--zone", "UTC"]).code == 0
     assert type_command(["track", "detect"]).code == 0
+
+
+@pytest.mark.processes
+def test_whether_an_alert_is_over_is_measured_where_the_nights_do_not_say(home: Path) -> None:
+    """The last night looks fast, which is too few; the engine at HEAD is as slow as the alert."""
+    history = make_history(home / "repo", commits=NIGHTS, slow=AT, factor=3.0, pace=PACE)
+    ingest_nights(home, history.commits, step(noise(3, NIGHTS, 15.0), AT, 2.0, NIGHTS - 1))
     words = ["track", "fixed", "20260113-product", "--repo", str(history.path), "--cell", str(CELL)]
     words += [*MEASURED_WITH, "--blocks", "1"]
     nights = type_command(["track", "fixed", "20260113-product", "--json"])
@@ -47,13 +52,7 @@ def test_whether_an_alert_is_over_is_measured_where_the_nights_do_not_say(home: 
 @pytest.mark.processes
 def test_the_step_of_the_nights_is_measured_here(home: Path) -> None:
     history = make_history(home / "repo", commits=NIGHTS, slow=AT, factor=3.0, pace=PACE)
-    levels = step(noise(3, NIGHTS, 15.0), AT, 2.0)
-    for night, (commit, value) in enumerate(zip(history.commits, levels, strict=True)):
-        at = f"{datetime(2026, 1, 1, 19) + timedelta(days=night):%Y%m%d-%H%M%S}"
-        document = served(date=at, backend="vllm", commit=commit, median_tpot_ms=value)
-        write(home / "nights" / f"n{night:03d}" / name_of("text", at=at), document)
-    assert type_command(["track", "ingest", str(home / "nights"), "--zone", "UTC"]).code == 0
-    assert type_command(["track", "detect"]).code == 0
+    ingest_nights(home, history.commits, step(noise(3, NIGHTS, 15.0), AT, 2.0))
     words = ["track", "reproduce", "20260113-product", "--repo", str(history.path), "--cell", str(CELL)]
     words += ["--json", "--metric", "tpot", *MEASURED_WITH, "--blocks", "1"]
     told = type_command(words)

@@ -229,9 +229,9 @@ def reweighted(
     """Three fits in turn: kinds, weights of launches, fit, sizes, and shares of the hypotheses.
 
     ``own`` [kind, launch]: variance of a launch's own noise; ``change``: log prior of a step in each gap;
-    shares are [kind, gap], no change last; ``keep``: kinds below this share of the
-    likeliest are left out of the next turn. What all launches share is Gaussian and would follow a
-    contaminated one: each turn gives less weight to launches that are far from what the last holds likely.
+    shares are [kind, gap], no change last; ``keep``: kinds below this share of the likeliest are left out of
+    the next turn. What all launches share is Gaussian and would follow a contaminated one: each turn gives
+    less weight to launches that are far from what the last holds likely.
     """
     chosen, weight = np.arange(len(own)), np.ones(len(y))
     for turn in range(_TURNS):

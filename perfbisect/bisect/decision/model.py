@@ -47,8 +47,8 @@ class Plan:
     of the range, not only one. ``binaries``: of each position, equal where the compiled files are; empty:
     all positions share them. ``noise``: what is taken for likely of noise and builds before any
     launch. ``absolute``: values are shares, and effects and ``min_effect`` differences of them. ``exact``:
-    launches of one position agree. ``channels``: further metrics of the
-    launches, which the change may move, too.
+    launches of one position agree. ``channels``: further metrics of the launches, which the change may move,
+    too.
     """
 
     n: int
