@@ -346,8 +346,10 @@ class LocalExecutor:
         """A start that fills the environment's caches: its time counts as that of a build."""
         record.log, began = record.request.folder / "server-first.log", time.monotonic()
         record.log.unlink(missing_ok=True)
-        yield
-        record.seconds["build"] = record.seconds.get("build", 0.0) + time.monotonic() - began
+        try:
+            yield
+        finally:
+            record.seconds["build"] = record.seconds.get("build", 0.0) + time.monotonic() - began
 
     def _await_server(self, record: AttemptRecord, server: Server) -> None:
         """Wait until the server is ready and has answered the first request."""
@@ -375,10 +377,12 @@ class LocalExecutor:
         with self._hosted_client(record, runner):
             # Load of others delays a start.
             with monitor.sample(measured=bool(self.caches)):
-                server.wait_named(
-                    cell.ready_timeout if limits.ready is None else limits.ready, self.stop_requested
-                )
-                record.seconds["launch"] = time.monotonic() - launched
+                try:
+                    server.wait_named(
+                        cell.ready_timeout if limits.ready is None else limits.ready, self.stop_requested
+                    )
+                finally:
+                    record.seconds["launch"] = time.monotonic() - launched
                 with record.timed("first_request", log):
                     server.first_answer(limits.first_request, self.stop_requested)
             parents = {row.pid: row.parent for row in server.owned.living()}

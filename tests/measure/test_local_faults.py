@@ -53,6 +53,7 @@ def test_server_that_misbehaves_is_the_changes_fault(
     assert said in found.reason
     assert Path(found.log).is_file()
     assert made.runs == ()
+    assert made.seconds["launch"] > 0  # a start that failed took its time, too
     assert read_attempt(tmp_path / "attempt") == made
 
 
