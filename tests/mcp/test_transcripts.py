@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -107,8 +107,11 @@ def test_a_cancelled_call_ends_its_command(tmp_path: Path, monkeypatch: pytest.M
     job = thawed("bisect-found", tmp_path / "state")
 
     def commands() -> list[psutil.Process]:
-        found = [process for process in psutil.Process().children(recursive=True) if process.is_running()]
-        return [process for process in found if "status" in process.cmdline()]
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # it has ended meanwhile, or is a zombie
+                found += [process] if "status" in process.cmdline() else []
+        return found
 
     async def cancel() -> None:
         async with Client(server_of(), client_info=types.Implementation(name="x", version="1")) as client:
