@@ -14,12 +14,14 @@
 #   make check           lint, types, order of imports, rules of the repository
 #   make test            tests of each behaviour with a pretend engine              (4 minutes)
 #   make test-processes  the long ones: kills, packages, scripts, simulations       (15 minutes)
-#   make coverage        lines of the decisions that their tests run; part of test-processes
-#   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
-#   make test-omni       the real server of vLLM-Omni on CPU, two models measured    (8 minutes)
+#   make coverage        the tests of the decisions, and the lines of these that they run (4 minutes)
+#   make test-others     make test without the tests that make coverage runs
+#   make test-vllm       the tests with the real vLLM on CPU                        (15 minutes)
+#   make test-omni       the real server of vLLM-Omni on CPU, measured            (5 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
+#   make proof           with the real vLLM and vLLM-Omni: bisect, profile, a night, failures  (1 hour)
 #   make bench           measure the overhead of perfbisect against its limits      (1 minute)
 #   make bench-explain   explain commits of twelve kinds, planted in the real vLLM  (6 hours)
 #   make bars            check the published error rates with fresh seeds           (10 minutes)
@@ -40,12 +42,14 @@ SHORT := not processes and not vllm and not browser and not images and not fleet
 # What coverage is asked of, and the tests that give it.
 DECISIONS := model stats bisect/decision series/detection series/suspects
 DECISION_TESTS := bisect model series stats
+# Collecting all tests takes each worker longer than these do.
+LONG_TESTS = $(shell grep -rlE 'mark\.processes|mostly_long' tests --include='test_*.py')
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet demo-omni test test-processes coverage test-images test-fleet test-browser test-vllm test-omni fleet-tools check bench bench-explain bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet demo-omni test test-processes test-others coverage test-images test-fleet test-browser test-vllm test-omni proof fleet-tools check bench bench-explain bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -93,18 +97,21 @@ demo-fleet: $(STAMP) fleet-tools
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: the tests start perfbisect over a hundred times, and pytest
 # rewrites every test file in each worker.
-test coverage test-processes: export PYTHONDONTWRITEBYTECODE =
+test test-others coverage test-processes: export PYTHONDONTWRITEBYTECODE =
 PYTEST = $(PY) -m compileall -q perfbisect pretend tests/fakes && $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(STAMP)
 	$(PYTEST) -m "$(SHORT)" $(ARGS)
 
+test-others: $(STAMP)
+	$(PYTEST) -m "$(SHORT)" $(DECISION_TESTS:%=--ignore=tests/%) $(ARGS)
+
 # Tracing slows the simulations by a third, so only these tests are traced, and apart from `make test`.
 coverage: $(STAMP)
 	$(PYTEST) -m "$(SHORT)" $(DECISION_TESTS:%=tests/%) $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95
 
-test-processes: $(STAMP) coverage
-	$(PYTEST) -m processes $(ARGS)
+test-processes: $(STAMP)
+	$(PYTEST) -m processes $(LONG_TESTS) $(ARGS)
 
 test-browser: $(STAMP)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
@@ -137,10 +144,14 @@ test-fleet: $(STAMP) fleet-tools
 
 test-vllm: $(STAMP) fleet-tools
 	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/explain.txt
-	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
+	$(PY) -m pytest -m "vllm and not proof" tests/vllm -s $(ARGS)
 
 test-omni: $(STAMP)
-	$(PY) -m pytest -m vllm tests/omni -s $(ARGS)
+	$(PY) -m pytest -m "vllm and not proof" tests/omni -s $(ARGS)
+
+proof: $(STAMP) fleet-tools
+	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/explain.txt
+	$(PY) -m pytest -m proof tests/vllm tests/omni -s $(ARGS)
 
 check: $(STAMP)
 	$(PY) -m ruff check .

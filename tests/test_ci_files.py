@@ -356,7 +356,9 @@ def test_the_checks_of_ci_are_targets() -> None:
     targets = found[1].split()
     makefile = (ROOT / "Makefile").read_text()
     suites = set(re.findall(r"^(test[a-z-]*): \$\(STAMP\)", makefile, re.MULTILINE))
-    assert set(targets) == {"check", *suites} >= {"test", "test-processes", "test-vllm"}
+    # What `make test` runs is traced in part.
+    assert suites >= {"test", "test-others", "test-processes", "test-vllm"}
+    assert set(targets) == {"check", "coverage", *suites} - {"test"}
     assert "\ncheck: $(STAMP)" in makefile
 
 

@@ -117,7 +117,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     """One with the locked dependencies and nothing else, not even pip: one test, since it takes minutes."""
     call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", folder=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
+    pip = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python)
     locked = ROOT / "requirements" / "runtime.txt"
     call(*pip, "--require-hashes", "-r", locked, folder=tmp_path)
     call(*pip, "--no-deps", wheel, folder=tmp_path)

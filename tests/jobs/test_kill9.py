@@ -11,7 +11,7 @@ from scripts.kill_storm import CELL, storm
 
 __all__ = ["CELL", "marked"]
 
-KILLS = 60
+KILLS = 20
 SEED = 20_261
 
 

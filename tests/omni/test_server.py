@@ -197,6 +197,7 @@ def test_the_package_cache_is_as_it_was(served: Served) -> None:
         assert not copies or digest in map(omni_cpu.digest, copies), name
 
 
+@pytest.mark.proof
 def test_voices_are_cloned_two_at_a_time(cloned: Served) -> None:
     """Each answer has its frames, and what ends it is a token more."""
     (run,) = cloned.result.runs

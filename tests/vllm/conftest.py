@@ -14,12 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from perfbisect.environments.base import Environment
 from scripts import demo_history
-from scripts.demo import CACHE, CELL, DAY, PACKAGE, PROGRAM, VERSION, install_release
+from scripts.demo import CACHE, CELL, DAY, PACKAGE, PROGRAM, ROOT, VERSION, install_release
 
 RELEASE = f"{PACKAGE}=={VERSION}"
+
+
+def write_short(folder: Path, **fields: object) -> str:
+    """The shipped cell with fewer prompts and ``fields``: that it is measured is asked, not how well."""
+    cell = yaml.safe_load((ROOT / "cells" / f"{CELL}.yaml").read_text())
+    del cell["variants"]
+    own = {"model": str(ROOT / "cells" / "models" / "llama_100m"), "num_prompts": 6, "discard_prompts": 2}
+    path = folder / "short.yaml"
+    path.write_text(yaml.safe_dump(cell | own | fields))
+    return str(path)
 
 
 @dataclass(frozen=True)
@@ -39,12 +50,12 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.fixture(scope="session")
 def history(released: Environment, tmp_path_factory: pytest.TempPathFactory) -> demo_history.Demo:
-    """Six commits of vLLM's own Python tree; the fourth more than doubles the time of a step."""
+    """Four commits of vLLM's own Python tree; the third more than doubles the time of a step."""
     return demo_history.make(
         Path(released.engine_file).parent.parent,
         tmp_path_factory.mktemp("history") / "repo",
-        commits=5,
-        places=demo_history.Places(planted=3, docs=1),
+        commits=3,
+        places=demo_history.Places(planted=2, docs=1),
         share=1.2,
     )
 
@@ -71,8 +82,8 @@ def typed(tmp_path: Path) -> Callable[..., Answer]:
 def perfbisect(typed: Callable[..., Answer], history: demo_history.Demo) -> Callable[..., Answer]:
     """Commands that measure, on that history."""
 
-    def call(verb: str, *arguments: str) -> Answer:
+    def call(verb: str, *arguments: str, cell: str = CELL) -> Answer:
         where = ("--repo", str(history.path), "--env", f"overlay:{RELEASE},base={history.commits[0]}")
-        return typed(verb, CELL, *where, "--exclude-newer", DAY, *arguments)
+        return typed(verb, cell, *where, "--exclude-newer", DAY, *arguments)
 
     return call

@@ -35,6 +35,12 @@ def test_a_launch_on_a_node(perfbisect: Callable[..., Answer], history: Demo, cl
     assert answer.code == 0, answer.document
     (launch,) = answer.document["launches"]
     assert (launch["outcome"], launch["slot"]) == ("measured", "fast")
+    assert launch["change"]["id"] == history.commits[0]
+    assert launch["warnings"] == []
+    by_name = {metric["name"]: metric for metric in answer.document["metrics"]}
+    tpot = next(metric for name, metric in by_name.items() if name in ("tpot", "tpot:median"))
+    assert tpot["unit"] == "ms"
+    assert 1.0 < tpot["median"] < 1000.0
     assert all(launch["seconds"][phase] > 0 for phase in ("launch", "first_request", "warm", "bench", "stop"))
     folder = Path(answer.document["folder"], launch["folder"])
     assert [path.name for path in folder.rglob("*.json") if '"itls"' in path.read_text()]

@@ -1,4 +1,4 @@
-"""One attempt and one bisection with the real ``vllm serve`` and ``vllm bench serve``."""
+"""One bisection with the real ``vllm serve`` and ``vllm bench serve``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfbisect.measure.attempt import read_attempt
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.counters import RunCounters
 from scripts.demo_history import SCHEDULER, Demo
-from tests.vllm.conftest import Answer
+from tests.vllm.conftest import Answer, write_short
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -52,27 +52,6 @@ def check_counters(run: RunResult) -> None:
     assert all(counted.cpu_s[role] > 0 for role in ("api_server", "engine_core", "worker"))
 
 
-def test_an_attempt(perfbisect: Callable[..., Answer], history: Demo) -> None:
-    answer = perfbisect("run", "--at", history.commits[0], "--launches", "1")
-    assert answer.code == 0, answer.document
-    (launch,) = answer.document["launches"]
-    assert launch["outcome"] == "measured"
-    assert launch["change"]["id"] == history.commits[0]
-    assert launch["warnings"] == []
-    by_name = {metric["name"]: metric for metric in answer.document["metrics"]}
-    tpot = next(metric for name, metric in by_name.items() if name in ("tpot", "tpot:median"))
-    assert tpot["unit"] == "ms"
-    assert 1.0 < tpot["median"] < 1000.0
-    assert all(launch["seconds"][phase] > 0 for phase in ("launch", "first_request", "warm", "bench", "stop"))
-    folder = Path(answer.document["folder"], launch["folder"])
-    attempt = read_attempt(folder)
-    assert attempt is not None
-    for run in attempt.runs:
-        check_counters(run)
-    assert [path.name for path in folder.rglob("*.json") if '"itls"' in path.read_text()]
-    assert engines(answer.folder) == []
-
-
 @pytest.mark.parametrize(
     ("metric", "why"),
     [("model_memory", "uses none (gpus: 0)"), ("compile_time", "turns it off (enforce-eager: true)")],
@@ -85,18 +64,22 @@ def test_what_this_server_never_has_is_refused(
     assert why in answer.document["error"]
 
 
+@pytest.mark.proof
 def test_a_bisection_and_why(
-    perfbisect: Callable[..., Answer], typed: Callable[..., Answer], history: Demo
+    perfbisect: Callable[..., Answer], typed: Callable[..., Answer], history: Demo, tmp_path: Path
 ) -> None:
-    answer = perfbisect(
-        "bisect", "--good", history.commits[0], "--bad", history.commits[-1], "--budget", "25m"
-    )
+    ends = ("--good", history.commits[0], "--bad", history.commits[-1])
+    answer = perfbisect("bisect", *ends, "--budget", "25m", cell=write_short(tmp_path))
     assert answer.document["outcome"] == "found", answer.document
     assert answer.code == 3
     assert answer.document["culprit"]["id"] == history.planted
     assert answer.document["probability"] >= 0.95
     assert answer.document["confirmed"]["low"] > 0.3
     assert [len(position["changes"]) for position in answer.document["merged"]] == [2]
+    attempt = read_attempt(Path(answer.document["folder"], answer.document["launches"][0]["folder"]))
+    assert attempt is not None
+    for run in attempt.runs:
+        check_counters(run)
     check_explanation(typed, answer.document["job"])
     assert engines(answer.folder) == []
 

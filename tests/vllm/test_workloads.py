@@ -107,7 +107,7 @@ def check_values(attempt: Attempt, runs: int, *metrics: str) -> None:
             ("e2el:median", "e2el:mean", "e2el_per_token", "output_tokens"),
             2,
         ),
-        (
+        pytest.param(
             {
                 "task": "throughput",
                 "num_prompts": 8,
@@ -117,8 +117,9 @@ def check_values(attempt: Attempt, runs: int, *metrics: str) -> None:
             },
             ("request_throughput", "total_token_throughput"),
             1,
+            marks=pytest.mark.proof,
         ),
-        (
+        pytest.param(
             {
                 "task": "startup",
                 "num_prompts": 1,
@@ -130,6 +131,7 @@ def check_values(attempt: Attempt, runs: int, *metrics: str) -> None:
             },
             ("ready_time", "ready_time_cold"),
             1,
+            marks=pytest.mark.proof,
         ),
     ],
     ids=["latency", "throughput", "startup"],
@@ -146,12 +148,15 @@ def test_benchmarks_without_a_server(
 @pytest.mark.parametrize(
     "fields",
     [
-        {
-            "backend": "vllm-rerank",
-            "endpoint": "/v1/rerank",
-            "dataset_name": "random-rerank",
-            "dataset_args": {"random-input-len": 64, "random-batch-size": 4},
-        },
+        pytest.param(
+            {
+                "backend": "vllm-rerank",
+                "endpoint": "/v1/rerank",
+                "dataset_name": "random-rerank",
+                "dataset_args": {"random-input-len": 64, "random-batch-size": 4},
+            },
+            marks=pytest.mark.proof,
+        ),
         {
             "backend": "openai-embeddings",
             "endpoint": "/v1/embeddings",
