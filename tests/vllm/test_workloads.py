@@ -236,6 +236,7 @@ def write_whisper(folder: Path) -> None:
         (folder / name).write_text(json.dumps(document), encoding="utf-8")
 
 
+@pytest.mark.proof
 def test_transcription(launch: Launch, tmp_path: Path) -> None:
     model, sound = tmp_path / "whisper", tmp_path / "tone.wav"
     model.mkdir()
@@ -283,6 +284,7 @@ def multi_turn(released: Environment, tmp_path_factory: pytest.TempPathFactory) 
     return f"existing:{client.interpreter},path={folder}"
 
 
+@pytest.mark.proof
 def test_conversations(launch: Launch, tmp_path: Path, multi_turn: str) -> None:
     said = [
         {"role": "user", "content": "Say three words of it."},
