@@ -96,9 +96,9 @@ demo-omni: $(STAMP)
 demo-fleet: $(STAMP) fleet-tools
 	$(PY) -m scripts.demo_fleet $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Compiled once, also where PYTHONDONTWRITEBYTECODE is set: the tests start perfbisect over a hundred times, and pytest
-# rewrites every test file in each worker.
-test test-others coverage test-processes: export PYTHONDONTWRITEBYTECODE =
+# Compiled once, also where this is set: the tests start perfbisect over a hundred times, and pytest rewrites every test
+# file in each worker.
+export PYTHONDONTWRITEBYTECODE =
 PYTEST = $(PY) -m compileall -q perfbisect pretend tests/fakes && $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 test: $(STAMP)
