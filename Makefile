@@ -16,7 +16,7 @@
 #   make test-processes  the long ones: kills, packages, scripts, simulations       (15 minutes)
 #   make coverage        the tests of the decisions, and the lines of these that they run (4 minutes)
 #   make test-others     make test without the tests that make coverage runs
-#   make test-vllm       the tests with the real vLLM on CPU                        (15 minutes)
+#   make test-vllm       the tests with the real vLLM on CPU                        (10 minutes)
 #   make test-omni       the real server of vLLM-Omni on CPU, measured            (5 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)

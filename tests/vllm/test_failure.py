@@ -13,24 +13,19 @@ from scripts.demo import DAY
 from tests.vllm.conftest import RELEASE, Answer, write_short
 from tests.vllm.test_real import engines
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vllm, pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize(
     ("kind", "signature", "method"),
     [
+        ("start", "start: ValueError: no room for # tables of # blocks at sched/scheduler.py", "__init__"),
         (
             "load",
             "under load: RuntimeError: step # has no place in the table at sched/scheduler.py",
             "schedule",
         ),
-        pytest.param(
-            "start",
-            "start: ValueError: no room for # tables of # blocks at sched/scheduler.py",
-            "__init__",
-            marks=pytest.mark.proof,
-        ),
-        pytest.param("hang", "first request: PATH: no answer within # s", "", marks=pytest.mark.proof),
+        ("hang", "first request: PATH: no answer within # s", ""),
     ],
 )
 def test_a_failure_is_found_and_explained(
