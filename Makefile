@@ -17,7 +17,7 @@
 #   make coverage        the tests of the decisions, and the lines of these that they run (4 minutes)
 #   make test-others     make test without the tests that make coverage runs
 #   make test-vllm       the tests with the real vLLM on CPU                        (10 minutes)
-#   make test-omni       the real server of vLLM-Omni on CPU, measured            (5 minutes)
+#   make test-omni       the real server of vLLM-Omni on CPU, measured            (10 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
