@@ -37,7 +37,7 @@ def configured(folder: Path, history: Demo) -> Path:
         "branch": "tonight",
         "env": f"overlay:{RELEASE},base={history.commits[0]}",
         "exclude_newer": DAY,
-        "launches": 1,
+        "launches": 2,
         "budget": "30m",
         "state": "state",
         "report": "report",
@@ -67,13 +67,13 @@ def test_a_night_and_the_same_commit_again(tmp_path: Path, history: Demo) -> Non
     assert code == 0, first
     assert first["commit"]["id"] == history.commits[0]
     assert [(cell["name"], cell["state"], cell["launches"]) for cell in first["cells"]] == [
-        ("few", "measured", 1), ("longer", "measured", 1),
+        ("few", "measured", 2), ("longer", "measured", 2),
     ]  # fmt: skip
     assert all(1.0 < cell["value"] < 1000.0 and cell["unit"] == "ms" for cell in first["cells"])
     assert (tmp_path / "report" / "nightly.md").is_file()
     seen = [launch for job in Jobs(tmp_path / "state").all() for launch in launches(read(job.journal).events)]
-    assert [launch.outcome for launch in seen] == ["measured"] * 2
-    assert len({launch.token for launch in seen}) == 2, "each launch is a start of its own"
+    assert [launch.outcome for launch in seen] == ["measured"] * 4
+    assert len({launch.token for launch in seen}) == 4, "each launch is a start of its own"
     for launch in seen:
         assert launch.attempt is not None
         (run,) = launch.attempt.runs
