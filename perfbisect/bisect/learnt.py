@@ -11,7 +11,7 @@ import numpy as np
 
 from perfbisect.bisect.bisection import Bisection
 from perfbisect.bisect.decision.model import BUILD_SD
-from perfbisect.bisect.decision.rivals import explanations, usual_builds
+from perfbisect.bisect.decision.posterior import usual_builds
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.search_events import to_search_events
@@ -72,12 +72,13 @@ def lesson(bisection: Bisection) -> LearntDocument | None:
     is_one_machine = len(kinds) == 1 and len(bisection.machines) < 2
     if not is_clear or not is_one_machine or bisection.is_recast or plan.all_steps or plan.search.exact:
         return None
-    state = SearchState.from_events(plan.search, to_search_events(bisection.records, plan))
-    if state.whole is None or len(state.whole.at) < _POSITIONS:
-        return None
     # Under equal weights the posterior of the deviations is their likelihood.
+    equal = replace(plan.search, noise=replace(plan.search.noise, builds=(1.0,) * len(BUILD_SD)))
+    state = SearchState.from_events(equal, to_search_events(bisection.records, plan))
+    if state.explained is None or len(state.explained.at) < _POSITIONS:
+        return None
     with np.errstate(divide="ignore"):
-        logs = np.log(explanations(state.whole, (1.0,) * len(BUILD_SD)).build_sds)
+        logs = np.log(state.explained.builds)
     builds = tuple(round(max(_FLOOR, float(x)), 3) for x in logs - logs.max())
     repository, builder = _range_of(plan)
     return LearntDocument(

@@ -9,8 +9,9 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from perfbisect.bisect.decision.model import NoisePrior
+from perfbisect.bisect.decision.model import BUILD_SD
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
 from perfbisect.stats.robust import Array, quantiles
 
@@ -21,7 +22,6 @@ STEPS = ((0.3, 1.0, math.log(1.5)), (0.5, 2.0, math.log(1.5)), (0.2, 1.0, math.l
 """Prior of the step: log-uniform parts (weight, least in units of the smallest effect, largest). Most weight
 lies between twice the smallest effect and half as much again, where regressions are, some up to twelve
 times."""
-
 
 MIN_ODDS_AGAINST = 60.0
 """Least likelihood ratio against a step of any size before it is called absent ..."""
@@ -43,8 +43,7 @@ class WeightedNoise:
 class Posterior:
     """Probabilities and levels after the data. Levels are signed logs (larger is worse); sd in the same unit.
 
-    A hypothesis is a gap k: the culprit lies in (``at[k]``, ``at[k + 1]``]. ``low`` and ``high`` are the
-    levels before and after the step under each hypothesis, as (mean, variance); ``flat`` those of no change.
+    A hypothesis is a gap k: the culprit lies in (``at[k]``, ``at[k + 1]``]; or the slope, or no change.
     ``data``: the launches that it rests on; ``scope``: prior weights of the positions, which add up to 1.
     ``sigma``, ``tau``: the means of the pairs of ``noise``.
     """
@@ -55,38 +54,34 @@ class Posterior:
     gaps: Array
     none: float
     min_effect: float
-    noise_prior: NoisePrior
     sigma: float
     tau: float
     noise: WeightedNoise
-    low: tuple[Array, Array]
-    high: tuple[Array, Array]
-    flat: tuple[float, float]
+    levels_of: Callable[[Array], tuple[Array, Array]]
+    """Of places: mean and variance [place, hypothesis] of the level that the next launch there would see;
+    before each gap's step, after it, slope, no change."""
     step: Array
     """Sizes delta of the step (ascending) ..."""
     step_weight: Array
     """... and the mass at each, given that there is a change."""
-    binaries: tuple[str, ...] = ()
-    """Of each position, equal where the compiled files are; empty: each environment is by itself."""
-    drift: float = 0.0
-    """Standard deviation of the machine's drift, 0 where the data show none; with one, ``low``, ``high`` and
-    ``flat`` are the levels as the next launch would see them."""
-    places: Callable[[Array], tuple[Array, Array]] | None = None
-    """Where builds have offsets of their own: :meth:`levels_of`; ``low``, ``high`` and ``flat`` are those
-    of a place that was not measured."""
+    drift: float
+    """Standard deviation of the machine's drift, 0 where the data show none."""
+    slope: float
+    """Probability that the level moves a little at every position, where that is thought of."""
+    misfit: float
+    """Largest distance of a position's level from the slope, in standard errors."""
+    builds: Array
+    """Probability of each of :data:`BUILD_SD`; all of it on 0 where builds are taken for alike."""
+    build_ratio: float
+    """Likelihood ratio of builds that differ against builds that are alike."""
+    is_sharp: bool
+    """Whether the step is so large that its A/B may be passed by chance where it slows only some launches."""
+    slow_share: float
+    """Mean share of the launches that the step slows, and ..."""
+    slow: Array
+    """... of each launch the probability that it was slow, if it was made after the step."""
     splits: tuple[tuple[int, int], ...] = ()
     """Gaps between measured positions in which an exact channel moved."""
-    slope: float = 0.0
-    """Probability that the level moves a little at every position, where that is thought of."""
-
-    def levels_of(self, where: Array) -> tuple[Array, Array]:
-        """Mean and variance [place, hypothesis]: before each gap's step, after it, slope, no change."""
-        if self.places is not None:
-            return self.places(where)
-        flat = np.array([self.flat, self.flat])
-        levels = np.concatenate([np.transpose(self.low), np.transpose(self.high), flat])
-        mean, variance = np.broadcast_to(levels.T[:, None], (2, len(where), len(levels)))
-        return mean, variance
 
     @cached_property
     def p(self) -> Array:
@@ -96,6 +91,15 @@ class Posterior:
             inside = slice(before + 1, last + 1)
             p[inside] = self.gaps[k] * self.scope[inside] / mass[k]
         return p
+
+    def inside(self, parent: int, culprit: int) -> float:
+        """The probability that the culprit lies after ``parent``, up to ``culprit``."""
+        return float(self.p[parent + 1 : culprit + 1].sum())
+
+    @property
+    def build_sd(self) -> float:
+        """Mean of the standard deviation of what builds have of their own."""
+        return float(self.builds @ np.array(BUILD_SD))
 
     def step_quantiles(self, *levels: float) -> tuple[float, ...]:
         """Quantiles of the step's size, given that there is a change."""
@@ -131,9 +135,9 @@ class Posterior:
         return bool(np.max(odds) < 1 / MIN_ODDS_AGAINST)
 
 
-def gap_masses(scope: Array, at: Sequence[int]) -> Array:
+def gap_masses(scope: Array, at: Sequence[int] | NDArray[np.intp]) -> Array:
     """The prior weight of each gap between measured positions."""
-    return np.diff(np.cumsum(scope)[list(at)])
+    return np.diff(np.cumsum(scope)[np.asarray(at)])
 
 
 def prior_weights(n: int, prior: tuple[float, ...] | None) -> Array:

@@ -7,8 +7,10 @@ calling it again. docs/method/bisection.md says what the model is and what the n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import NormalDist
 
 from perfbisect.bisect.decision import exact, multi_step, outcome
+from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.endpoints import launches_if_futile, next_end
 from perfbisect.bisect.decision.machines import LEAST_MACHINES, MachineEnds, ends_by_machine
 from perfbisect.bisect.decision.model import (
@@ -22,7 +24,6 @@ from perfbisect.bisect.decision.model import (
     SearchOutcome,
     Wait,
 )
-from perfbisect.bisect.decision.rivals import Rivals
 from perfbisect.bisect.decision.search import RangeResult, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext
 
@@ -31,7 +32,13 @@ MIN_LAUNCHES = 14
 """Least positions and launches that show a slope."""
 
 SLOPE_ABOVE = 0.5
-"""Probability of a slope above which the search tells it from a step before anything else."""
+"""Probability of a slope above which the search tells it from a step before anything else ..."""
+
+GRADUAL = 0.99
+"""... and above which there is no single change to find."""
+
+MISFIT = 0.00135
+"""Chance that a position of a slope misses it by more than it may: three standard errors for one position."""
 
 SETTLED_BY = 12
 """Launches of a search in which the ends are looked at machine by machine after each."""
@@ -77,7 +84,7 @@ def next_action(
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
     """The posterior; before both ends were measured the prior. Raises what :func:`next_action` raises.
 
-    Once an A/B confirmed the step of the leading set, by the explanation that decides whether it is named.
+    Once an A/B confirmed a step, that in which builds may differ.
     """
     state = SearchState.from_events(plan, tuple(events))
     return (exact.beliefs(state) if plan.exact else None) or outcome.deciding_beliefs(state)
@@ -125,23 +132,28 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     steps = multi_step.confirmed_steps(state) if state.plan.all_steps else ()
     if steps:
         return multi_step.next_action(state, posterior, steps, context)
-    rivals = Rivals(posterior, compiles_each=state.plan.compiles_each)
     # Few positions or launches cannot tell a slope from a step.
-    may_be_slope = len(rivals.plain.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
-    sloping = None
-    if not context.pending and may_be_slope and rivals.builds.posterior.slope > SLOPE_ABOVE:
-        sloping = rivals.builds.posterior
-        if rivals.builds.is_slope:
-            return outcome.without_culprit(state, posterior, "gradual", believed=sloping)
+    may_be_slope = len(posterior.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
+    sloping = state.explained if may_be_slope and not context.pending else None
+    if sloping is not None and sloping.slope <= SLOPE_ABOVE:
+        sloping = None
+    if sloping is not None and _is_gradual(sloping):
+        return outcome.without_culprit(state, posterior, "gradual", believed=sloping)
     action = search(state, posterior, (0, state.plan.n), context, sloping=sloping)
     if not isinstance(action, RangeResult):
         return action
-    if action.pairs is not None and action.rivals is not None:
+    if action.pairs is not None and action.judgement is not None:
         end = outcome.found if action.verdict == "found" else outcome.narrowed
-        return end(state, posterior, action.pairs, action.rivals)
+        return end(state, posterior, action.pairs, action.judgement)
     if action.verdict == "not reproduced":
         return outcome.no_step(state, posterior)
     return outcome.unconfirmed(state, posterior)
+
+
+def _is_gradual(posterior: Posterior) -> bool:
+    """Whether the change is a slope rather than a step, and one that every position lies on."""
+    least = NormalDist().inv_cdf(1 - MISFIT / len(posterior.at))
+    return posterior.slope > GRADUAL and posterior.misfit < least
 
 
 def _compares_machines(state: SearchState) -> bool:

@@ -230,7 +230,7 @@ class Comparison:
 class Beliefs:
     """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed.
 
-    Once a step is confirmed these are of the explanation that gives it the least probability. ``sigma``,
+    Once a step is confirmed these reckon with builds that differ, slopes and slow launches. ``sigma``,
     ``tau``: noise between runs and between launches (log scale), 0 before both ends were measured. ``step``:
     posterior mean of the relative step. ``leading``: the distinguishable set of positions with most
     probability; that is ``leading_p``, at most 0.99.
@@ -301,8 +301,8 @@ class SearchOutcome:
 
     ``culprits``: positions that cannot be distinguished (one, if its neighbours are testable); of "narrowed"
     the smallest set that holds 95 % of what a step has; of "out of budget" those that lead; else empty.
-    ``probability``: of the culprits by the explanation that gives them least, or of no change where it was
-    not reproduced; at most 0.99. ``confirmed``: the A/B, of "narrowed" that of the suspect.
+    ``probability``: of the culprits, or of no change where it was not reproduced; at most 0.99.
+    ``confirmed``: the A/B, of "narrowed" that of the suspect.
     ``share``: the culprit's part of the whole change (of logs).
     ``launches_needed``: for "too small", the launches a side that would settle it; 0 unknown. ``steps``: all
     named steps, in the history's order, if all were asked for.

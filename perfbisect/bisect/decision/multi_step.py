@@ -17,7 +17,7 @@ from perfbisect.bisect.decision.search import (
     RangeResult,
     is_named,
     judge_pairs,
-    rivals_of,
+    judgement,
     search,
 )
 from perfbisect.bisect.decision.state import Pairs, SearchState, SlotContext, Span
@@ -62,13 +62,12 @@ def _confirmed_step(state: SearchState, pairs: Pairs, span: Span, since: int) ->
             continue
         posterior = state.posterior(span, known)
         if posterior is not None:
-            # As in the search of the part; the other explanations of each prefix would cost much more.
+            # As in the search of the part; the whole posterior of each prefix would cost much more.
             if float(posterior.p[pairs.parent + 1 : pairs.culprit + 1].sum()) < NAME_ABOVE:
                 continue
-            rivals = rivals_of(state, posterior, span, pairs, known)
-            if is_named(state, span, pairs, rivals, known):
-                probability = rivals.probability(pairs.parent, pairs.culprit)
-                return ConfirmedStep(pairs, probability, posterior, known)
+            judged_by = judgement(state, posterior, span, pairs, known)
+            if is_named(state, span, pairs, judged_by, known):
+                return ConfirmedStep(pairs, judged_by.probability(pairs), posterior, known)
     return None
 
 

@@ -14,7 +14,6 @@ from perfbisect.bisect.decision.beliefs import (
     Posterior,
     credible_set,
     leading,
-    parent_of,
     prior_weights,
 )
 from perfbisect.bisect.decision.machines import ends_by_machine
@@ -26,14 +25,16 @@ from perfbisect.bisect.decision.model import (
     SearchOutcome,
     SearchVerdict,
 )
-from perfbisect.bisect.decision.rivals import Rivals
-from perfbisect.bisect.decision.search import confirmed_suspect, rivals_of
+from perfbisect.bisect.decision.search import Judgement, confirmed_suspect, judgement
 from perfbisect.bisect.decision.state import Pairs, SearchState
 from perfbisect.stats.robust import robust_location
 from perfbisect.stats.two_sample import Scale
 
 INTERMITTENT_BELOW = 0.9
 """Share of slow launches below which a step is called intermittent."""
+
+SHOWN = 3.0
+"""Least likelihood ratio of builds with offsets against builds without from which launches show them."""
 
 HELD = 0.95
 """Share of the probability of a step that the commits of a narrowed range hold ..."""
@@ -51,7 +52,6 @@ class ConfirmedStep:
 
     pairs: Pairs
     probability: float
-    """The least that an explanation gives it."""
     posterior: Posterior
     known: int
     """How many launches the bisection had when it was named."""
@@ -66,7 +66,7 @@ class ConfirmedStep:
 def beliefs(state: SearchState, believed: Posterior | None = None) -> Beliefs:
     """The posterior; while an end is unmeasured the prior, with no step and no noise.
 
-    ``believed``: of another explanation of the launches than a plain step, where that decides.
+    ``believed``: that where builds may differ, where it decides.
     """
     plan, posterior = state.plan, believed or state.whole
     p = prior_weights(plan.n, plan.prior) * (1 - NO_CHANGE) if posterior is None else posterior.p
@@ -81,47 +81,46 @@ def beliefs(state: SearchState, believed: Posterior | None = None) -> Beliefs:
     return Beliefs(tuple(map(float, p)), none, *noise, *steps, leading_set, min(MAX_PROBABILITY, mass))
 
 
-def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
+def found(state: SearchState, posterior: Posterior, pairs: Pairs, judged_by: Judgement) -> SearchOutcome:
     """The leading set, confirmed by an A/B."""
-    probability = rivals.probability(pairs.parent, pairs.culprit)
+    probability = judged_by.probability(pairs)
     # The effect is that of the A/B alone: the search chose this position by its own launches, which biases
     # them.
     step = ConfirmedStep(pairs, probability, posterior, len(state.data)).named(state.plan.scale)
     outcome = _named(state, posterior, step, ())
     assert outcome.whole is not None
     more = _more_steps(state, posterior, step.confirmed, outcome.whole)
-    believed = confirmed_beliefs(state, pairs, rivals)
-    notes = (*_intermittent(rivals, pairs), *more, *outcome.notes)
+    believed = confirmed_beliefs(state, judged_by)
+    notes = (*_intermittent(judged_by, pairs), *more, *outcome.notes)
     return replace(outcome, beliefs=believed, notes=notes)
 
 
 def deciding_beliefs(state: SearchState) -> Beliefs:
-    """The posterior; once an A/B confirmed the step of the leading set, by the explanation that decides."""
+    """The posterior; once an A/B confirmed a step, that where builds may differ."""
     posterior, span = state.whole, (0, state.plan.n)
     pairs = None if posterior is None else confirmed_suspect(state, span)
     if posterior is None or pairs is None:
         return beliefs(state)
-    return confirmed_beliefs(state, pairs, rivals_of(state, posterior, span, pairs))
+    return confirmed_beliefs(state, judgement(state, posterior, span, pairs))
 
 
-def confirmed_beliefs(state: SearchState, pairs: Pairs, rivals: Rivals) -> Beliefs:
-    """The posterior by the explanation that gives a confirmed step the least probability."""
-    # Beside other steps that explanation knows a part of the range alone.
-    decides = None if rivals.other_steps else rivals.deciding(pairs.parent, pairs.culprit)
-    return beliefs(state, decides)
+def confirmed_beliefs(state: SearchState, judged_by: Judgement) -> Beliefs:
+    """What all launches say where a step is confirmed."""
+    # Beside other steps that knows a part of the range alone.
+    return beliefs(state, None if judged_by.other_steps else judged_by.posterior)
 
 
-def narrowed(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
+def narrowed(state: SearchState, posterior: Posterior, pairs: Pairs, judged_by: Judgement) -> SearchOutcome:
     """An A/B confirmed a step, and launches cannot tell which change made it.
 
-    The changes that could have, by the explanation that decides; too small where that leaves open whether a
-    single change did.
+    The changes that could have; too small where it is open whether a single change did.
     """
-    decides = rivals.deciding(pairs.parent, pairs.culprit)
-    notes = list(_intermittent(rivals, pairs))
+    decides = judged_by.posterior
+    notes = list(_intermittent(judged_by, pairs))
     if not notes:
-        support = min(rivals.with_builds(pairs.parent, pairs.culprit), MAX_PROBABILITY)
-        notes = [Note("builds differ", (pairs.culprit,), rivals.builds.shown_sd, probability=support)]
+        support = min(judged_by.probability(pairs), MAX_PROBABILITY)
+        shown = decides.build_sd if decides.build_ratio >= SHOWN else None
+        notes = [Note("builds differ", (pairs.culprit,), shown, probability=support)]
     confirmed = confirm.compare(*pairs.sides, confirm.expected(posterior), state.plan.scale)
     outcome = without_culprit(state, posterior, "too small", believed=decides)
     outcome = replace(outcome, confirmed=confirmed, notes=(*notes, *outcome.notes))
@@ -132,11 +131,12 @@ def narrowed(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Riv
     return replace(outcome, verdict="narrowed", culprits=held, probability=probability)
 
 
-def _intermittent(rivals: Rivals, pairs: Pairs) -> Iterator[Note]:
+def _intermittent(judged_by: Judgement, pairs: Pairs) -> Iterator[Note]:
     """That only a share of the launches from the suspect on is slow."""
-    slow, made = rivals.slow_launches(pairs.culprit)
-    if rivals.intermittent.share < INTERMITTENT_BELOW and slow < made:
-        yield Note("intermittent", (pairs.culprit,), slow=(slow, made))
+    seen = judged_by.posterior
+    slow = [p > 0.5 for p, x in zip(seen.slow, seen.data, strict=True) if x.index >= pairs.culprit]
+    if seen.slow_share < INTERMITTENT_BELOW and not all(slow):
+        yield Note("intermittent", (pairs.culprit,), slow=(sum(map(bool, slow)), len(slow)))
 
 
 def all_steps(
@@ -213,7 +213,7 @@ def no_step(state: SearchState, posterior: Posterior) -> SearchOutcome:
 
 def unconfirmed(state: SearchState, posterior: Posterior) -> SearchOutcome:
     """The A/B has failed so often that no single change carries the step: too small at any one place."""
-    decides = _deciding(state, posterior)
+    decides = state.explain(posterior)
     _, last, mass = leading(decides.p, state.skips)
     needed = posterior.launches_needed(max(launch.runs for launch in state.data), confirm.PAIRS)
     outcome = without_culprit(state, posterior, "too small", needed, decides)
@@ -226,7 +226,7 @@ def out_of_budget(state: SearchState) -> SearchOutcome:
     posterior, notes = state.whole, (*_one_machine(state), *_unstable_ends(state))
     if posterior is None:
         return SearchOutcome("out of budget", (), 0.0, None, notes=notes)
-    reached = beliefs(state, _deciding(state, posterior))
+    reached = beliefs(state, state.explain(posterior))
     return SearchOutcome(
         verdict="out of budget",
         culprits=reached.leading,
@@ -235,13 +235,6 @@ def out_of_budget(state: SearchState) -> SearchOutcome:
         whole=compare_ends(state, posterior, (0, state.plan.n)),
         notes=notes,
     )
-
-
-def _deciding(state: SearchState, posterior: Posterior) -> Posterior:
-    """The posterior by the explanation that gives the leading set the least probability."""
-    first, last, _ = leading(posterior.p, state.skips)
-    rivals = Rivals(posterior, compiles_each=state.plan.compiles_each)
-    return rivals.deciding(parent_of(first, state.skips), last)
 
 
 def _one_machine(state: SearchState) -> Iterator[Note]:
@@ -271,7 +264,8 @@ def _more_steps(
 def _outliers(state: SearchState, posterior: Posterior, culprit: int) -> tuple[int, ...]:
     """Positions of at least two launches whose level is clearly neither that before nor that after it."""
     k = int(np.searchsorted(np.array(posterior.at), culprit)) - 1
-    low, high = float(posterior.low[0][k]), float(posterior.high[0][k])
+    levels = posterior.levels_of(np.array([culprit]))[0][0]
+    low, high = float(levels[k]), float(levels[k + len(posterior.gaps)])
     out = []
     for index in posterior.at:
         launches = state.at(index)

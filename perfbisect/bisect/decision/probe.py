@@ -111,7 +111,7 @@ def candidates(posterior: Posterior, skips: frozenset[int]) -> tuple[int, ...]:
     out = {i for i in posterior.at if i not in skips}
     first, last, _ = leading(posterior.p, skips)
     out.update(i for i in (first - 1, last) if i not in skips)
-    if posterior.places is not None:
+    if posterior.build_sd:
         # The nearest other builds on either side of the leading set.
         measured = {*posterior.at, *skips}
         for side in (range(first - 2, posterior.at[0], -1), range(last + 1, posterior.at[-1])):

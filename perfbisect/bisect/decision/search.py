@@ -16,21 +16,29 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from perfbisect.bisect.decision.probe import probe
-from perfbisect.bisect.decision.rivals import (
-    HOLDS,
-    HOLDS_AT_LAST,
-    STEADY,
-    STEADY_AT_LAST,
-    Rivals,
-)
 from perfbisect.bisect.decision.state import WORKERS, Pairs, SearchState, SlotContext, Span
+
+HOLDS = 0.97
+"""Probability, where builds may differ, without which a step is not named ..."""
+
+HOLDS_AT_LAST = 0.85
+"""... or this one, once the search of other builds has ended, where most builds share their compiled files,
+so that little but the step can differ."""
+
+STEADY = 0.998
+"""Probability of a sharp step, which may slow only a share of the launches, above which it is named at once
+..."""
+
+STEADY_AT_LAST = 0.97
+"""... and without which it is not named, however often both sides were launched."""
 
 CONFIRM_ABOVE = 0.93
 """Probability of one distinguishable set at which it is put to the A/B. Not much earlier: the A/B errs once
 in twenty, so the share of wrong candidates that reach it is what is left of its guarantee."""
 
 NAME_ABOVE = 0.995
-"""Probability by levels alone, the A/B's launches counted, without which nothing is named."""
+"""Probability of a confirmed step where builds are alike, from which on the search reckons with builds that
+differ. Before, it would spend its launches on what builds differ by far from the step."""
 
 NOTHING_ABOVE = 0.90
 """Probability of no change above which a search finds nothing, where
@@ -67,12 +75,29 @@ MAX_REPEATS = 8
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """What all launches say of confirmed steps, where builds may differ and a step slow only some launches.
+
+    ``other_steps``: whether other steps of the part are known, which are no rivals of this one; then
+    ``posterior`` is of its neighbours alone.
+    """
+
+    posterior: Posterior
+    other_steps: bool = False
+
+    def probability(self, pairs: Pairs) -> float:
+        """Of the step of an A/B."""
+        own = self.posterior.inside(pairs.parent, pairs.culprit)
+        return own / (own + 1 - float(self.posterior.gaps.sum())) if self.other_steps else own
+
+
+@dataclass(frozen=True)
 class RangeResult:
-    """How the search of a part ended; ``pairs``: the A/B of the suspect, with what else explains it."""
+    """How the search of a part ended; ``pairs``: the A/B of the suspect, with what all launches say of it."""
 
     verdict: SearchVerdict
     pairs: Pairs | None = None
-    rivals: Rivals | None = None
+    judgement: Judgement | None = None
 
 
 def judge_pairs(state: SearchState, pairs: Pairs, span: Span) -> bool | None:
@@ -107,33 +132,33 @@ def search(
     passed = [pairs for pairs, is_passed in judged if is_passed]
     first, last, mass = leading(posterior.p, state.skips)
     suspect = _of(passed, first, last)
-    believed, rivals = posterior, None
+    believed, judged_by = posterior, None
     if suspect is not None and mass >= NAME_ABOVE:
         # A confirmed step may be that of one build: the search goes on as if builds differed.
-        rivals = rivals_of(state, posterior, span, suspect)
-        believed = rivals.builds.posterior
-        if not rivals.other_steps:
+        judged_by = judgement(state, posterior, span, suspect)
+        believed = judged_by.posterior
+        if not judged_by.other_steps:
             first, last, mass = leading(believed.p, state.skips)
     held = _of(passed, first, last)
-    if held is not None and rivals is not None and is_named(state, span, held, rivals):
+    if held is not None and judged_by is not None and is_named(state, span, held, judged_by):
         # In a fleet the last pairs run on another machine and may show that the step is not there.
         if context.running(held.trial) and len(set(state.machines.values())) > 1:
             return Wait("the A/B on other machines is under way")
-        return RangeResult("found", held, rivals)
+        return RangeResult("found", held, judged_by)
     if trial is not None:
         return Wait("the last launches of an A/B are under way")
     nothing = believed.none > NOTHING_ABOVE and believed.rules_out_relevant_step
-    if nothing and rivals is None:
+    if nothing and judged_by is None:
         return RangeResult("not reproduced")
-    is_enough = rivals is not None and _looked(state, span, passed[0]) >= MAX_LAUNCHES
+    is_enough = judged_by is not None and _looked(state, span, passed[0]) >= MAX_LAUNCHES
     if nothing or is_enough or sum(is_passed is False for _, is_passed in judged) >= attempts:
-        return RangeResult("too small", suspect, rivals)
+        return RangeResult("too small", suspect, judged_by)
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
     if mass >= CONFIRM_ABOVE and held is None and not just_judged:
         runs = confirm.runs_for(believed, state.prices, state.plan.max_runs)
         trial = Trial(len(state.trials), parent_of(last, state.skips), last, runs)
         return NextLaunch(last, "confirm", runs, Reason("pair", round=1), trial.parent, trial)
-    more = None if held is None or rivals is None else _beside(state, span, held, rivals, context)
+    more = None if held is None or judged_by is None else _beside(state, span, held, judged_by, context)
     return more or _probe(state, believed, context)
 
 
@@ -149,23 +174,24 @@ def _unfinished(
 
 
 def _beside(
-    state: SearchState, span: Span, held: Pairs, rivals: Rivals, context: SlotContext
+    state: SearchState, span: Span, held: Pairs, judged_by: Judgement, context: SlotContext
 ) -> NextLaunch | Wait | RangeResult | None:
     """What a confirmed step still needs before it is named, beside the most informative launches."""
     index = next_repeat(state, held)
     why: ReasonKind = "slow at times"
-    if index is None or rivals.with_intermittence(held.parent, held.culprit) >= STEADY:
+    probability = judged_by.probability(held)
+    if index is None or not judged_by.posterior.is_sharp or probability >= STEADY:
         index, why = None, "another build"
-        if rivals.other_steps:
-            # No explanation here knows of two steps: nearer builds, not likelier ones.
+        if judged_by.other_steps:
+            # No hypothesis here is of two steps: nearer builds, not likelier ones.
             index = _unmeasured(state, span, held, NEIGHBOURS - 1, NEIGHBOURS)
-        elif rivals.with_builds(held.parent, held.culprit) >= HOLDS:
-            index = _next_other_build(state, span, held, rivals)
+        elif probability >= HOLDS:
+            index = _next_other_build(state, span, held, judged_by.posterior)
     if index is not None:
         reason = Reason(why, index=index)
         return _alone(context) or NextLaunch(index, "search", held.launches[0].runs, reason)
-    if rivals.other_steps:
-        return _alone(context) or RangeResult("too small", held, rivals)
+    if judged_by.other_steps:
+        return _alone(context) or RangeResult("too small", held, judged_by)
     return None
 
 
@@ -208,10 +234,10 @@ def confirmed_suspect(state: SearchState, span: Span) -> Pairs | None:
     return next((pairs for pairs in reversed(made) if judge_pairs(state, pairs, span)), None)
 
 
-def rivals_of(
+def judgement(
     state: SearchState, posterior: Posterior, span: Span, pairs: Pairs, made: int | None = None
-) -> Rivals:
-    """What else explains the suspected step after the first ``made`` launches.
+) -> Judgement:
+    """What the first ``made`` launches say of a confirmed step.
 
     Where the step is clearly not the whole change of the part, there are several, and each is judged among
     its neighbours: another step is no rival of this one.
@@ -220,27 +246,27 @@ def rivals_of(
     step = confirm.compare(*pairs.sides, look, scale)
     whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, scale)
     if whole.low <= step.high and step.low <= whole.high:
-        return Rivals(posterior, compiles_each=state.plan.compiles_each)
+        return Judgement(state.explain(posterior))
     near = [x for x in posterior.at if pairs.parent - NEIGHBOURS < x < pairs.culprit + NEIGHBOURS]
-    part = (near[0], near[-1])
-    local = state.posterior(part, made)
+    local = state.posterior((near[0], near[-1]), made)
     assert local is not None
-    return Rivals(local, other_steps=True, compiles_each=state.plan.compiles_each)
+    return Judgement(state.explain(local), other_steps=True)
 
 
-def is_named(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals, known: int | None = None) -> bool:
-    """Whether a confirmed step holds against the other explanations, as far as launches can tell.
+def is_named(
+    state: SearchState, span: Span, pairs: Pairs, judged_by: Judgement, known: int | None = None
+) -> bool:
+    """Whether a confirmed step can be named, as far as launches can tell.
 
     ``known``: the launches that count, by default all.
     """
-    steady = STEADY_AT_LAST if next_repeat(state, pairs) is None else STEADY
-    compiled = state.plan.compiles_each
-    is_last = not compiled and _looked(state, span, pairs, known) >= ENOUGH_LAUNCHES
+    is_last = not state.plan.compiles_each and _looked(state, span, pairs, known) >= ENOUGH_LAUNCHES
+    least = HOLDS_AT_LAST if is_last else HOLDS
+    if judged_by.posterior.is_sharp:
+        least = STEADY_AT_LAST if next_repeat(state, pairs) is None else STEADY
     return (
-        rivals.by_levels(pairs.parent, pairs.culprit) >= NAME_ABOVE
-        and rivals.with_builds(pairs.parent, pairs.culprit) >= (HOLDS_AT_LAST if is_last else HOLDS)
-        and rivals.with_intermittence(pairs.parent, pairs.culprit) >= steady
-        and _next_other_build(state, span, pairs, rivals) is None
+        judged_by.probability(pairs) >= least
+        and _next_other_build(state, span, pairs, judged_by.posterior) is None
     )
 
 
@@ -250,10 +276,10 @@ def next_repeat(state: SearchState, pairs: Pairs) -> int | None:
     return index if len(state.at(index)) < MAX_REPEATS else None
 
 
-def _next_other_build(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals) -> int | None:
+def _next_other_build(state: SearchState, span: Span, pairs: Pairs, believed: Posterior) -> int | None:
     """The nearest position without a launch, where a name still needs other builds of its side; else None."""
-    step = rivals.builds.posterior.step_quantiles(0.05)[0]
-    if not state.plan.compiles_each or step > LARGE * rivals.builds.build_sd:
+    step = believed.step_quantiles(0.05)[0]
+    if not state.plan.compiles_each or step > LARGE * believed.build_sd:
         return None
     return _unmeasured(state, span, pairs, NEAR, OTHER_BUILDS)
 

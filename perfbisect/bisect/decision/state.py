@@ -23,7 +23,7 @@ from perfbisect.bisect.decision.model import (
     Visit,
 )
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
-from perfbisect.bisect.decision.posterior import compute_posterior
+from perfbisect.bisect.decision.posterior import Alternatives, compute_posterior, usual_builds
 from perfbisect.model.attempt import Costs
 from perfbisect.model.metric import Metric
 from perfbisect.stats.two_sample import Scale
@@ -190,7 +190,7 @@ class SearchState:
         return self.posterior((0, self.plan.n))
 
     def posterior(self, span: Span, made: int | None = None) -> Posterior | None:
-        """The posterior of a part after the first ``made`` launches, by default all.
+        """The posterior of a part after the first ``made`` launches, by default all, where builds are alike.
 
         None before both its ends were measured on slots that can be compared.
         """
@@ -205,8 +205,25 @@ class SearchState:
             weights, moved = weigh(channel, tuple(compress(seen, inside)), usable, weights)
             splits += moved
         found = compute_posterior(usable, weights, self.plan.relative_effect, span, self.plan.noise)
-        binaries = self.plan.binaries if self.plan.compiles_each else ()
-        return replace(found, binaries=binaries, splits=tuple(splits))
+        return replace(found, splits=tuple(splits))
+
+    def explain(self, alike: Posterior) -> Posterior:
+        """The posterior of the same launches where builds may differ, the change be a slope, and a step slow
+        only a share of the launches."""
+        plan = self.plan
+        others = Alternatives(
+            plan.binaries if plan.compiles_each else (),
+            plan.noise.builds or usual_builds(plan.compiles_each),
+            alike.drift,
+        )
+        span = (alike.at[0], alike.at[-1])
+        found = compute_posterior(alike.data, alike.scope, alike.min_effect, span, plan.noise, others)
+        return replace(found, splits=alike.splits)
+
+    @cached_property
+    def explained(self) -> Posterior | None:
+        """:meth:`explain` of the whole range."""
+        return None if self.whole is None else self.explain(self.whole)
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:

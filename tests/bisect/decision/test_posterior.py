@@ -107,7 +107,8 @@ def test_a_step_is_measured_whatever_its_size():
         assert mean == pytest.approx(step, abs=3 * noise)
         assert np.argmax(posterior.p) == 2
         assert posterior.p[2] > 0.9
-        assert float(posterior.high[0][1] - posterior.low[0][1]) == pytest.approx(step, abs=3 * noise)
+        levels = posterior.levels_of(np.array([2]))[0][0]
+        assert float(levels[len(posterior.gaps) + 1] - levels[1]) == pytest.approx(step, abs=3 * noise)
 
 
 def test_a_wide_prior_takes_two_launches_for_less():

@@ -45,7 +45,7 @@ def test_a_sharp_launch_tells_on_which_side_it_lies():
 
 def test_a_blunt_launch_tells_the_mutual_information_of_two_gaussians():
     known = posterior(rounds=30)
-    low, high = float(known.low[0][0]), float(known.high[0][0])
+    low, high = known.levels_of(np.array([0]))[0][0][:2]
     variance = 0.2**2
     sd = math.sqrt(variance)
 

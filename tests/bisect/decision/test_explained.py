@@ -1,4 +1,4 @@
-"""Other explanations of a step: builds with offsets, a slope, a step that slows only some launches."""
+"""What else than a step may explain launches: builds with offsets, a slope, a step that slows only some."""
 
 from __future__ import annotations
 
@@ -10,74 +10,90 @@ import pytest
 
 from perfbisect.bisect.decision.decide import beliefs, next_action
 from perfbisect.bisect.decision.model import Measured, NextLaunch, NoisePrior, Plan, SearchOutcome
-from perfbisect.bisect.decision.rivals import Rivals
+from perfbisect.bisect.decision.outcome import SHOWN
 from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
 
 
-def rivals(levels, launches=3, sigma=0.004, seed=1, n=16, binaries=()):
-    """The explanations of so many launches at each position's level (position -> log)."""
+def events_of(levels, launches=3, sigma=0.004, seed=1, n=16):
+    """So many launches at each position's level (position -> log)."""
     rng = np.random.default_rng(seed)
-    events = [
+    return tuple(
         Measured(
             index, "search" if 0 < index < n else "end", tuple(100 * np.exp(level + rng.normal(0, sigma, 2)))
         )
         for index, level in sorted(levels.items())
         for _ in range(launches)
-    ]
-    state = SearchState.from_events(Plan(n=n, binaries=binaries), tuple(events))
-    return Rivals(state.whole, compiles_each=state.plan.compiles_each)
+    )
+
+
+def search_state(levels, binaries=(), builds=(), launches=3):
+    plan = Plan(n=16, binaries=binaries, noise=NoisePrior(builds=builds))
+    return SearchState.from_events(plan, events_of(levels, launches))
+
+
+def explained(levels, **more):
+    """The posterior of :func:`search_state` with everything that may explain its launches."""
+    return search_state(levels, **more).explained
 
 
 def test_a_clear_step_holds():
-    seen = rivals({0: 0, 6: 0, 7: 0, 8: 0.10, 9: 0.10, 16: 0.10})
-    assert seen.with_builds(7, 8) > 0.98
-    assert seen.with_intermittence(7, 8) > 0.98
-    assert seen.builds.posterior.slope < 0.01
+    seen = explained({0: 0, 6: 0, 7: 0, 8: 0.10, 9: 0.10, 16: 0.10})
+    assert seen.inside(7, 8) > 0.98
+    assert seen.slope < 0.01
 
 
 def test_builds_that_differ_everywhere_take_the_name():
     """Levels of builds 1 to 2 % apart on both sides of a "step" of 2.5 %: it is one of them."""
     scattered = {0: 0, 4: 0.012, 6: -0.012, 7: 0.002, 8: 0.027, 9: 0.004, 12: 0.021, 16: 0.026}
     alike = {k: 0.025 * (k >= 8) for k in scattered}
-    assert rivals(scattered).with_builds(7, 8) < 0.7
-    assert rivals(scattered).builds.build_sd > 0.007
-    assert rivals(alike).with_builds(7, 8) > 0.9
+    assert explained(scattered).inside(7, 8) < 0.7
+    assert explained(scattered).build_sd > 0.007
+    assert explained(alike).inside(7, 8) > 0.9
+
+
+EACH = tuple(map(str, range(17)))
 
 
 def test_compiled_files_of_its_own_make_an_offset_of_each_build_likelier():
-    seen = rivals({0: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 16: 0.03})
-    own = replace(seen, compiles_each=True)
-    assert own.with_builds(7, 8) < seen.with_builds(7, 8)
-    assert own.builds.build_sd > seen.builds.build_sd
+    levels = {0: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 16: 0.03}
+    shared, own = explained(levels), explained(levels, binaries=EACH)
+    assert own.inside(7, 8) < shared.inside(7, 8)
+    assert own.build_sd > shared.build_sd
 
 
 def test_commits_of_one_binary_are_no_other_build_of_it():
     """Three commits a side that agree tell more of a step where each was compiled for itself."""
     levels = {0: 0, 5: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 10: 0.03, 16: 0.03}
-    each = tuple(map(str, range(17)))
-    alike = (*each[:5], "x", "x", "x", "y", "y", "y", *each[11:])
-    own, one = (rivals(levels, binaries=binaries) for binaries in (each, alike))
-    assert own.plain.gaps == pytest.approx(one.plain.gaps)
-    assert one.with_builds(7, 8) < own.with_builds(7, 8)
+    alike = (*EACH[:5], "x", "x", "x", "y", "y", "y", *EACH[11:])
+    own, one = (search_state(levels, binaries=binaries) for binaries in (EACH, alike))
+    assert own.whole.gaps == pytest.approx(one.whole.gaps)
+    assert one.explained.inside(7, 8) < own.explained.inside(7, 8)
+
+
+def test_a_step_within_one_binary_is_no_offset_of_it():
+    levels = {0: 0, 5: 0, 7: 0, 8: 0.03, 10: 0.03, 16: 0.03}
+    inside = (*EACH[:5], *("x",) * 6, *EACH[11:])
+    own, one = (explained(levels, binaries=binaries, launches=6) for binaries in (EACH, inside))
+    assert one.inside(7, 8) > own.inside(7, 8)
+    assert one.inside(7, 8) > 0.99
 
 
 def test_more_builds_that_agree_raise_the_probability():
     few = {0: 0, 7: 0, 8: 0.03, 16: 0.03}
     more = few | {5: 0, 6: 0, 9: 0.03, 10: 0.03}
-    assert rivals(few).with_builds(7, 8) < rivals(more).with_builds(7, 8)
+    assert explained(few).inside(7, 8) < explained(more).inside(7, 8)
 
 
 def test_a_slope_is_one_only_where_every_position_lies_on_it():
-    slope = rivals({k: 0.10 * k / 16 for k in (0, 2, 4, 6, 8, 10, 12, 14, 16)})
-    assert seen_as_slope(slope)
-    two_steps = rivals({k: 0.3 * (k >= 4) + 0.3 * (k >= 12) for k in (0, 2, 3, 4, 8, 11, 12, 14, 16)})
-    assert not seen_as_slope(two_steps)
-    assert not seen_as_slope(rivals({0: 0, 6: 0, 7: 0, 8: 0.10, 9: 0.10, 16: 0.10}))
+    def ends_as_gradual(levels):
+        outcome = next_action(Plan(n=16), events_of(levels))
+        return isinstance(outcome, SearchOutcome) and outcome.verdict == "gradual"
 
-
-def seen_as_slope(seen):
-    return seen.builds.is_slope
+    assert ends_as_gradual({k: 0.10 * k / 16 for k in (0, 2, 4, 6, 8, 10, 12, 14, 16)})
+    two_steps = {k: 0.3 * (k >= 4) + 0.3 * (k >= 12) for k in (0, 2, 3, 4, 8, 11, 12, 14, 16)}
+    assert not ends_as_gradual(two_steps)
+    assert not ends_as_gradual({0: 0, 6: 0, 7: 0, 8: 0.10, 9: 0.10, 16: 0.10})
 
 
 def intermittent(fast, slow, size=0.2, n=16):
@@ -87,19 +103,18 @@ def intermittent(fast, slow, size=0.2, n=16):
     for index in sorted({*fast, *slow}):
         levels = [0.0] * fast.get(index, 0) + [size] * slow.get(index, 0)
         events += [Measured(index, "search", (100 * math.exp(x + rng.normal(0, 0.01)),)) for x in levels]
-    state = SearchState.from_events(Plan(n=n), tuple(events))
-    return Rivals(state.whole)
+    return SearchState.from_events(Plan(n=n), tuple(events)).explained
 
 
 def test_fast_launches_say_little_where_slow_ones_are_a_share():
     """Half of the launches at the end and the suspect are slow: two fast ones at its parent are chance."""
     fast, slow = {0: 4, 7: 2, 8: 1, 16: 1}, {8: 2, 16: 2}
     seen = intermittent(fast, slow)
-    assert seen.with_intermittence(7, 8) < 0.9
-    assert seen.intermittent.share == pytest.approx(0.6, abs=0.15)
-    assert seen.slow_launches(8) == (4, 6)
-    assert intermittent(fast | {7: 10}, slow).with_intermittence(7, 8) > seen.with_intermittence(7, 8)
-    assert intermittent({0: 4, 7: 4}, {8: 4, 16: 6}).with_intermittence(7, 8) > 0.98
+    assert seen.inside(7, 8) < 0.9
+    assert seen.slow_share == pytest.approx(0.6, abs=0.15)
+    assert sum(p > 0.5 for p, x in zip(seen.slow, seen.data, strict=True) if x.index >= 8) == 4
+    assert intermittent(fast | {7: 10}, slow).inside(7, 8) > seen.inside(7, 8)
+    assert intermittent({0: 4, 7: 4}, {8: 4, 16: 6}).inside(7, 8) > 0.98
 
 
 class Intermittent(Bench):
@@ -199,8 +214,8 @@ def test_where_nothing_may_have_changed_there_is_no_set():
         assert outcome.verdict not in ("found", "narrowed")
 
 
-def test_a_name_is_told_with_the_least_probability_that_decided():
-    """Shared files: all neighbours measured, 0.85 is enough for a name, and that is what is told."""
+def test_a_name_is_told_with_the_probability_that_decided():
+    """Shared files: once its neighbours are measured 0.85 is enough for a name, and that is what is told."""
     told = []
     for seed in range(5):
         offsets = np.random.default_rng(700 + seed).normal(0, 0.012, 41)
@@ -210,11 +225,10 @@ def test_a_name_is_told_with_the_least_probability_that_decided():
         outcome = world.play()
         if outcome.verdict == "found":
             state = SearchState.from_events(world.plan, tuple(world.events))
-            rivals = Rivals(state.whole, compiles_each=False)
             parent, culprit = outcome.confirmed.parent, outcome.confirmed.culprit
-            if rivals.with_builds(parent, culprit) == outcome.probability:
-                told.append(outcome.probability)
-                assert outcome.beliefs.p[culprit] == pytest.approx(outcome.probability)
+            assert outcome.probability == min(0.99, state.explained.inside(parent, culprit))
+            told.append(outcome.probability)
+            assert outcome.beliefs.p[culprit] >= outcome.probability
     assert told and min(told) < 0.98
 
 
@@ -228,24 +242,23 @@ def test_that_builds_differ_is_said_only_where_the_launches_show_it():
             )
             for i in (*range(0, 41, 2),) * 3
         ]
-        state = SearchState.from_events(Plan(n=40, binaries=COMPILED), tuple(events))
-        return Rivals(state.whole, compiles_each=True).builds
+        return SearchState.from_events(Plan(n=40, binaries=COMPILED), tuple(events)).explained
 
     alike = [posterior(0.0, seed) for seed in range(6)]
     unlike = [posterior(0.01, seed) for seed in range(6)]
-    assert all(x.shown_sd is None for x in alike)
-    assert all(x.shown_sd == pytest.approx(0.01, abs=0.005) for x in unlike)
+    assert all(x.build_ratio < SHOWN for x in alike)
+    assert all(x.build_ratio > SHOWN and x.build_sd == pytest.approx(0.01, abs=0.005) for x in unlike)
 
 
-def test_other_builds_are_measured_after_the_a_b_only_where_builds_could_pass_for_the_step():
-    def elsewhere(step, seed):
+def test_a_name_needs_other_builds_of_each_side_only_where_builds_could_pass_for_the_step():
+    def others(step, seed):
         world = Bench(Plan(n=40, binaries=COMPILED), {17: step}, 0.01, 0.01, seed)
         assert world.play().culprits == (17,)
-        last = max(k for k, action in enumerate(world.actions) if action.purpose == "confirm")
-        return [action.index for action in world.actions[last:] if action.index not in (16, 17)]
+        measured = {event.index for event in world.events}
+        return [len(measured & {*side}) for side in (range(12, 16), range(18, 22))]
 
-    assert not elsewhere(0.3, 3)
-    assert all(elsewhere(0.04, seed) for seed in range(3))
+    assert min(others(0.3, 3)) < 2
+    assert all(min(others(0.03, seed)) >= 2 for seed in range(3))
 
 
 def test_the_decision_is_a_fold():
@@ -258,15 +271,10 @@ def test_the_decision_is_a_fold():
 
 def test_what_earlier_jobs_showed_of_builds_stands_in_for_the_usual_prior():
     levels = {0: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 16: 0.03}
-
-    def learnt(builds):
-        seen = rivals(levels)
-        noise = replace(seen.plain.noise_prior, builds=builds)
-        return replace(seen, plain=replace(seen.plain, noise_prior=noise))
-
-    alike, unlike = learnt((1.0, 0.0, 0.0, 0.0, 0.0, 0.0)), learnt((0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
-    assert alike.builds.build_sd == 0.0
-    assert unlike.builds.build_sd == pytest.approx(0.03)
-    assert unlike.with_builds(7, 8) < rivals(levels).with_builds(7, 8) < alike.with_builds(7, 8)
+    alike = explained(levels, builds=(1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    unlike = explained(levels, builds=(0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+    assert alike.build_sd == 0.0
+    assert unlike.build_sd == pytest.approx(0.03)
+    assert unlike.inside(7, 8) < explained(levels).inside(7, 8) < alike.inside(7, 8)
     with pytest.raises(ValueError, match="weights >= 0"):
         SearchState.from_events(Plan(n=16, noise=NoisePrior(builds=(1.0, 0.0))), ())
