@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 from perfbisect.bisect.decision import exact, multi_step, outcome
 from perfbisect.bisect.decision.beliefs import Posterior
-from perfbisect.bisect.decision.endpoints import launches_if_futile, next_end
+from perfbisect.bisect.decision.endpoints import launches_if_futile, next_after_search, next_end
 from perfbisect.bisect.decision.machines import LEAST_MACHINES, MachineEnds, ends_by_machine
 from perfbisect.bisect.decision.model import (
     Beliefs,
@@ -31,10 +31,10 @@ MIN_POSITIONS = 6
 MIN_LAUNCHES = 14
 """Least positions and launches that show a slope."""
 
-SLOPE_ABOVE = 0.5
+SLOPE_ABOVE = 0.3
 """Probability of a slope above which the search tells it from a step before anything else ..."""
 
-GRADUAL = 0.99
+GRADUAL = 0.97
 """... and above which there is no single change to find."""
 
 MISFIT = 0.00135
@@ -146,7 +146,9 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
         end = outcome.found if action.verdict == "found" else outcome.narrowed
         return end(state, posterior, action.pairs, action.judgement)
     if action.verdict == "not reproduced":
-        return outcome.no_step(state, posterior)
+        end = outcome.no_step(state, posterior)
+        again = None if end.verdict == "not reproduced" else next_after_search(state, context, posterior)
+        return again or end
     return outcome.unconfirmed(state, posterior)
 
 

@@ -24,6 +24,13 @@ MAX_LAUNCHES_NEEDED = 40
 """... unless settling the step that is believed would take more launches a side than this: then it is too
 small for this noise, here and in a search of as many launches that leaves open whether anything changed."""
 
+ALIKE_ABOVE = 0.9
+"""Probability of no change above which the ends have more rounds than :data:`MAX_ROUNDS`, as long as the
+interval of the whole change holds a relevant one: ..."""
+
+MAX_ROUNDS_ALIKE = 20
+"""... so many, also after a search that found nothing."""
+
 _PAIRED = 3
 """Rounds whose launches have two runs at least: the noise within a launch is seen only where there are
 two."""
@@ -53,23 +60,36 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
     # An early search names no false step: an A/B of fresh launches decides.
     if posterior.none < SEARCH_BELOW:
         return None
+    limit = MAX_ROUNDS_ALIKE if posterior.none > ALIKE_ABOVE else MAX_ROUNDS
     if shows_no_change(posterior, rounds):
         end = outcome.no_step(state, posterior)
         # An interval that still holds a relevant change: further rounds narrow it.
-        if end.verdict == "not reproduced" or rounds >= MAX_ROUNDS:
+        if end.verdict == "not reproduced" or rounds >= limit:
             return end
     runs = state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     if rounds < _PAIRED:
         runs = max(runs, min(2, plan.max_runs))
-    if rounds + len(context.pending) / 2 >= MAX_ROUNDS and context.pending:
+    if rounds + len(context.pending) / 2 >= limit and context.pending:
         return Wait("the last rounds of the ends are under way")
-    if rounds >= MAX_ROUNDS:
+    if rounds >= limit:
         needed = posterior.launches_needed(runs, rounds)
         if posterior.none < NO_CHANGE_ABOVE and needed <= MAX_LAUNCHES_NEEDED:
             return None
         return outcome.without_culprit(state, posterior, "too small", needed)
     why = Reason("end round", index=order[0], round=turn + 1, none=posterior.none)
     return NextLaunch(order[0], "end", runs, why, order[1])
+
+
+def next_after_search(state: SearchState, context: SlotContext, posterior: Posterior) -> NextLaunch | None:
+    """The end with fewer launches, after a search that found nothing; None once both have enough."""
+    ends = (0, state.plan.n)
+    counts = [len(state.at(end)) + sum(launch.index == end for launch in context.pending) for end in ends]
+    if min(counts) >= MAX_ROUNDS_ALIKE:
+        return None
+    index = ends[counts[1] < counts[0]]
+    runs = state.prices.best_runs(posterior.sigma, posterior.tau, state.plan.max_runs)
+    why = Reason("end round", index=index, round=min(counts) + 1, none=posterior.none)
+    return NextLaunch(index, "end", runs, why)
 
 
 def launches_if_futile(state: SearchState, posterior: Posterior) -> int:
