@@ -146,9 +146,9 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
         end = outcome.found if action.verdict == "found" else outcome.narrowed
         return end(state, posterior, action.pairs, action.judgement)
     if action.verdict == "not reproduced":
-        end = outcome.no_step(state, posterior)
-        again = None if end.verdict == "not reproduced" else next_after_search(state, context, posterior)
-        return again or end
+        nothing = outcome.no_step(state, posterior)
+        more = next_after_search(state, context, posterior)
+        return nothing if more is None or nothing.verdict == "not reproduced" else more
     return outcome.unconfirmed(state, posterior)
 
 

@@ -176,11 +176,6 @@ TAU = 0.002 * 2.0 ** np.arange(8)
 """Grid of the noise between launches: 0.2 % to 26 %."""
 
 
-def tau_prior(tau: Array, noise: NoisePrior) -> Array:
-    """Log prior of the noise between launches."""
-    return np.asarray(-0.5 * (np.log(tau / noise.launches) / noise.launches_sd) ** 2)
-
-
 @dataclass(frozen=True)
 class LaunchEstimate(PositionLaunch):
     """One server start: the centre of its runs' signed logs, and their spread around it."""
@@ -312,7 +307,8 @@ def scales(data: tuple[LaunchEstimate, ...], noise: NoisePrior, keep: float = 1e
     since the full model counts them again.
     """
     s, t = (a.ravel() for a in np.meshgrid(SIGMA, TAU, indexing="ij"))
-    prior = -0.5 * (np.log(s / noise.runs) / noise.runs_sd) ** 2 + tau_prior(t, noise)
+    prior = -0.5 * (np.log(s / noise.runs) / noise.runs_sd) ** 2
+    prior -= 0.5 * (np.log(t / noise.launches) / noise.launches_sd) ** 2
     within = np.zeros(len(s))
     repeats = np.zeros(len(s))
     for launch in data:

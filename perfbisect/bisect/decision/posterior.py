@@ -66,13 +66,13 @@ _MIN_DRIFT = 0.5
 _MIN_LAUNCHES = 8
 """Least launches for a drift to be considered."""
 
-_TOGETHER = 0.5
+_TOGETHER = 1.0
 """Standard errors of the correlation of neighbours in time beyond which a drift is looked for."""
 
 _SPACING = 20.0
 """Least minutes between two knots of a drift's path, and ..."""
 
-_KNOTS = 12
+_KNOTS = 8
 """... most of them."""
 
 _SOON = 5.0
@@ -237,8 +237,20 @@ class _Fit:
     rest: Array
     log: Array
 
+    def misfit(self, data: _Launches, kinds: _Kinds, share: Array) -> float:
+        """Largest distance of a position's level from the slope, in standard errors, by the likeliest fit."""
+        kind = int(np.argmax(share[:, -2]))
+        variance, size = data.variance(kinds)[kind], len(data.soon) + 1
+        common = self.fixed[kind, -2, :, 1] - self.delta[kind, -2] * self.fixed[kind, -2, :, 0]
+        line = common[0] + common[1:size] @ data.hats + self.delta[kind, -2] * data.x[-2]
+        weight = heavy_tailed_weight(self.rest[kind, -2] / np.sqrt(variance)) / variance
+        _, place = np.unique(data.index, return_inverse=True)
+        total = np.bincount(place, weight)
+        away = np.bincount(place, weight * (data.y - line))
+        return float(np.max(np.abs(away) / np.sqrt(total + kinds.build_variance[kind] * total**2)))
 
-def _fit(data: _Launches, kinds: _Kinds, weight: Array | float) -> _Fit:
+
+def _fit(data: _Launches, kinds: _Kinds, weight: Array) -> _Fit:
     """``weight`` [kind, hypothesis, launch]: of a launch's precision, relative to a Gaussian one."""
     variance = data.variance(kinds)[:, None]
     count, hypotheses = len(data.y), len(data.x)
@@ -301,7 +313,13 @@ def _step_sizes(best: Array, precision: Array, min_effect: float) -> tuple[Array
 
 def _settle(data: _Launches, kinds: _Kinds, log_prior: Array) -> tuple[_Kinds, _Fit, Array]:
     """The kinds that carry weight, their fit, and the share of each kind and hypothesis."""
-    weight: Array | float = np.ones((1, 1, 1))
+    # The first weights are those of the likeliest noise: a fit of every kind takes long.
+    combinations = len(np.unique([kinds.build, kinds.drift], axis=1).T)
+    noises = len(kinds.tau) // combinations
+    best = int(np.argmax(kinds.log_prior[::combinations]))
+    few = kinds.pick(np.arange(len(kinds.tau)) // combinations == best)
+    rest = _fit(data, few, np.ones((1, 1, 1))).rest
+    weight = np.tile(heavy_tailed_weight(rest / np.sqrt(data.variance(few))[:, None]), (noises, 1, 1))
     for turn in range(_TURNS):
         got = _fit(data, kinds, weight)
         logs = got.log + log_prior + kinds.log_prior[:, None]
@@ -310,8 +328,7 @@ def _settle(data: _Launches, kinds: _Kinds, log_prior: Array) -> tuple[_Kinds, _
         if turn == _TURNS - 1:
             break
         of_kind = share.sum(1)
-        # The first turn knows no far tail yet, and is no reason to drop anything.
-        kept = of_kind >= (_KEPT * of_kind.max() if turn else 0.0)
+        kept = of_kind >= _KEPT * of_kind.max()
         kinds = kinds.pick(kept)
         weight = heavy_tailed_weight(got.rest[kept] / np.sqrt(data.variance(kinds))[:, None])
     return kinds, got, share
@@ -386,7 +403,7 @@ def compute_posterior(
         step_weight=step_weight[used][by_size],
         drift=drift,
         slope=float(share[:, -2].sum()),
-        misfit=_misfit(made, kinds, got, share) if sloping else 0.0,
+        misfit=got.misfit(made, kinds, share) if sloping else 0.0,
         builds=np.asarray(np.bincount(kinds.build, of_kind, minlength=len(BUILD_SD)), float),
         build_ratio=(1 - alike) / max(alike, 1e-12) * before / (1 - before),
         is_sharp=is_sharp,
@@ -458,16 +475,3 @@ def _slow_launches(
     factor[:gaps] = (steady + some.sum(0)) / np.maximum(p, 1e-300)
     mean = (steady.sum() + np.array(SLOW_SHARES) @ some.sum(1)) / (steady.sum() + some.sum())
     return True, factor, float(mean), slow
-
-
-def _misfit(data: _Launches, kinds: _Kinds, got: _Fit, share: Array) -> float:
-    """Largest distance of a position's level from the slope, in standard errors, by the likeliest kind."""
-    kind = int(np.argmax(share[:, -2]))
-    variance, size = data.variance(kinds)[kind], len(data.soon) + 1
-    common = got.fixed[kind, -2, :, 1] - got.delta[kind, -2] * got.fixed[kind, -2, :, 0]
-    line = common[0] + common[1:size] @ data.hats + got.delta[kind, -2] * data.x[-2]
-    weight = heavy_tailed_weight(got.rest[kind, -2] / np.sqrt(variance)) / variance
-    _, place = np.unique(data.index, return_inverse=True)
-    total = np.bincount(place, weight)
-    away = np.bincount(place, weight * (data.y - line))
-    return float(np.max(np.abs(away) / np.sqrt(total + kinds.build_variance[kind] * total**2)))

@@ -7,10 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
+from perfbisect.bisect.decision.beliefs import prior_weights, step_prior
 from perfbisect.bisect.decision.decide import beliefs, next_action
-from perfbisect.bisect.decision.model import Measured, NextLaunch, NoisePrior, Plan, SearchOutcome
+from perfbisect.bisect.decision.model import (
+    BUILD_SD,
+    Measured,
+    NextLaunch,
+    NoisePrior,
+    Plan,
+    SearchOutcome,
+)
+from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.outcome import SHOWN
+from perfbisect.bisect.decision.posterior import SLOPE, Alternatives, compute_posterior
 from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
 
@@ -77,6 +88,45 @@ def test_a_step_within_one_binary_is_no_offset_of_it():
     own, one = (explained(levels, binaries=binaries, launches=6) for binaries in (EACH, inside))
     assert one.inside(7, 8) > own.inside(7, 8)
     assert one.inside(7, 8) > 0.99
+
+
+def by_plain_sums(data, names, builds, sigma, tau, min_effect=0.02):
+    """P(culprit in each gap), of a slope and of no change, for a Gaussian noise that is known.
+
+    Each hypothesis's likelihood is the density of all values at once; the level has a variance of 100.
+    """
+    index, y = np.array([x.index for x in data]), np.array([x.center for x in data])
+    at = np.unique(index)
+    block = np.array(names)[index]
+    noise = np.diag([tau**2 + sigma**2 / x.runs for x in data])
+    edges = np.geomspace(math.log1p(min_effect), math.log(12.0), 400)
+    sizes, prior = np.sqrt(edges[1:] * edges[:-1]), np.diff(step_prior(edges, min_effect))
+    moves = [*(1.0 * (index >= i) for i in at[1:]), (index - at[0]) / (at[-1] - at[0])]
+    shares = [*(np.diff(at) / (at[-1] - at[0]) * (1 - SLOPE)), SLOPE]
+    totals = np.zeros(len(moves) + 1)
+    for sd, weight in zip(BUILD_SD, builds, strict=True):
+        cov = noise + sd**2 * (block[:, None] == block[None]) + 100.0
+        density = scipy_stats.multivariate_normal(np.zeros(len(y)), cov)
+        for k, (move, share) in enumerate(zip(moves, shares, strict=True)):
+            each = density.pdf(y[None] - sizes[:, None] * move[None])
+            totals[k] += weight * 0.75 * share * float(each @ prior)
+        totals[-1] += weight * 0.25 * float(density.pdf(y))
+    return totals / totals.sum()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["each compiled", "some share a binary"])
+def test_it_agrees_with_plain_sums(shared):
+    """Values within a standard deviation or so: far ones would need the far tail."""
+    names = ("a", "a", "b", "b", "b", "b", "c", "c", "d") if shared else tuple("abcdefghi")
+    centers = [(0, 0.0), (0, 0.006), (2, 0.008), (3, -0.004), (4, 0.02), (5, 0.014), (7, 0.025), (8, 0.03)]
+    data = tuple(LaunchEstimate(i, "search", y, 2, (-0.01, 0.01)) for i, y in centers)
+    one = NoisePrior(0.02, 0.008, 1e-3, 1e-3)
+    builds = (0.4, 0.0, 0.3, 0.0, 0.3, 0.0)
+    weights = prior_weights(8, None)
+    told = compute_posterior(data, weights, 0.02, prior=one, others=Alternatives(names, builds))
+    expected = by_plain_sums(data, names, builds, told.sigma, told.tau)
+    assert [*told.gaps, told.slope, told.none] == pytest.approx(expected, abs=0.02)
+    assert 0.05 < told.none < 0.9 and max(told.gaps) > 0.05, "a case that says something"
 
 
 def test_more_builds_that_agree_raise_the_probability():
