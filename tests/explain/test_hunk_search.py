@@ -133,7 +133,7 @@ def test_no_step_is_too_small() -> None:
 
 
 def test_much_noise_is_too_small_for_a_name() -> None:
-    outcome, _ = Levels({3: 1.0}, sd=0.5).search(plan_of(8))
+    outcome, _ = Levels({3: 1.0}, sd=0.6).search(plan_of(8))
     assert outcome.verdict == "too small"
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 from perfbisect.bisect.decision import exact, multi_step, outcome
-from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.endpoints import launches_if_futile, next_after_search, next_end
 from perfbisect.bisect.decision.machines import LEAST_MACHINES, MachineEnds, ends_by_machine
 from perfbisect.bisect.decision.model import (
@@ -135,9 +134,9 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     # Few positions or launches cannot tell a slope from a step.
     may_be_slope = len(posterior.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
     sloping = state.explained if may_be_slope and not context.pending else None
-    if sloping is not None and sloping.slope <= SLOPE_ABOVE:
+    if sloping is None or sloping.slope <= SLOPE_ABOVE:
         sloping = None
-    if sloping is not None and _is_gradual(sloping):
+    elif sloping.slope > GRADUAL and sloping.misfit < NormalDist().inv_cdf(1 - MISFIT / len(posterior.at)):
         return outcome.without_culprit(state, posterior, "gradual", believed=sloping)
     action = search(state, posterior, (0, state.plan.n), context, sloping=sloping)
     if not isinstance(action, RangeResult):
@@ -150,12 +149,6 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
         more = next_after_search(state, context, posterior)
         return nothing if more is None or nothing.verdict == "not reproduced" else more
     return outcome.unconfirmed(state, posterior)
-
-
-def _is_gradual(posterior: Posterior) -> bool:
-    """Whether the change is a slope rather than a step, and one that every position lies on."""
-    least = NormalDist().inv_cdf(1 - MISFIT / len(posterior.at))
-    return posterior.slope > GRADUAL and posterior.misfit < least
 
 
 def _compares_machines(state: SearchState) -> bool:

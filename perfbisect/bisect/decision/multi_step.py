@@ -66,7 +66,7 @@ def _confirmed_step(state: SearchState, pairs: Pairs, span: Span, since: int) ->
             if float(posterior.p[pairs.parent + 1 : pairs.culprit + 1].sum()) < NAME_ABOVE:
                 continue
             judged_by = judgement(state, posterior, span, pairs, known)
-            if is_named(state, span, pairs, judged_by, known):
+            if is_named(state, pairs, judged_by):
                 return ConfirmedStep(pairs, judged_by.probability(pairs), posterior, known)
     return None
 

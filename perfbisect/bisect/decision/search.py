@@ -21,16 +21,9 @@ from perfbisect.bisect.decision.state import WORKERS, Pairs, SearchState, SlotCo
 HOLDS = 0.97
 """Probability, where builds may differ, without which a step is not named ..."""
 
-HOLDS_AT_LAST = 0.85
-"""... or this one, once the search of other builds has ended, where most builds share their compiled files,
-so that little but the step can differ."""
-
 STEADY = 0.998
-"""Probability of a sharp step, which may slow only a share of the launches, above which it is named at once
-..."""
-
-STEADY_AT_LAST = 0.97
-"""... and without which it is not named, however often both sides were launched."""
+"""... or this one, of a sharp step, which may slow only a share of the launches, until both sides have
+:data:`MAX_REPEATS` launches."""
 
 CONFIRM_ABOVE = 0.93
 """Probability of one distinguishable set at which it is put to the A/B. Not much earlier: the A/B errs once
@@ -55,20 +48,8 @@ MIN_SHARE = 0.2
 NEIGHBOURS = 6
 """Positions on each side of a suspected step that are looked at with it where there are other steps."""
 
-OTHER_BUILDS = 2
-"""Builds of each side beside its own that a name needs where each change is compiled ..."""
-
-NEAR = 4
-"""... of positions no farther from the step than this ..."""
-
-LARGE = 6.0
-"""... unless the step is surely larger than so many standard deviations of what builds differ by."""
-
 MAX_LAUNCHES = 40
-"""Launches of the search after its first confirmed A/B, after which it ends ..."""
-
-ENOUGH_LAUNCHES = 12
-"""... and after which a lower probability is enough, where most builds share their compiled files."""
+"""Launches of the search after its first confirmed A/B, after which it ends."""
 
 MAX_REPEATS = 8
 """Launches of a suspect and of its parent that tell a step that slows only a share of the launches."""
@@ -140,7 +121,7 @@ def search(
         if not judged_by.other_steps:
             first, last, mass = leading(believed.p, state.skips)
     held = _of(passed, first, last)
-    if held is not None and judged_by is not None and is_named(state, span, held, judged_by):
+    if held is not None and judged_by is not None and is_named(state, held, judged_by):
         # In a fleet the last pairs run on another machine and may show that the step is not there.
         if context.running(held.trial) and len(set(state.machines.values())) > 1:
             return Wait("the A/B on other machines is under way")
@@ -179,20 +160,19 @@ def _beside(
     """What a confirmed step still needs before it is named, beside the most informative launches."""
     index = next_repeat(state, held)
     why: ReasonKind = "slow at times"
-    probability = judged_by.probability(held)
-    if index is None or not judged_by.posterior.is_sharp or probability >= STEADY:
-        index, why = None, "another build"
-        if judged_by.other_steps:
-            # No hypothesis here is of two steps: nearer builds, not likelier ones.
-            index = _unmeasured(state, span, held, NEIGHBOURS - 1, NEIGHBOURS)
-        elif probability >= HOLDS:
-            index = _next_other_build(state, span, held, judged_by.posterior)
-    if index is not None:
-        reason = Reason(why, index=index)
-        return _alone(context) or NextLaunch(index, "search", held.launches[0].runs, reason)
-    if judged_by.other_steps:
+    if index is None or not judged_by.posterior.is_sharp or judged_by.probability(held) >= STEADY:
+        if not judged_by.other_steps:
+            return None
+        # No hypothesis here is of two steps: nearer builds, not likelier ones, where fewer were launched.
+        measured = {launch.index for launch in state.usable}
+        before = range(held.parent - 1, max(span[0] - 1, held.parent - NEIGHBOURS), -1)
+        after = range(held.culprit + 1, min(span[1] + 1, held.culprit + NEIGHBOURS))
+        sides = sorted((before, after), key=lambda side: len(measured & {*side}))
+        index = next((x for side in sides for x in side if x not in measured | state.skips), None)
+        why = "another build"
+    if index is None:
         return _alone(context) or RangeResult("too small", held, judged_by)
-    return None
+    return _alone(context) or NextLaunch(index, "search", held.launches[0].runs, Reason(why, index=index))
 
 
 def _alone(context: SlotContext) -> Wait | None:
@@ -215,9 +195,9 @@ def _probe(state: SearchState, posterior: Posterior, context: SlotContext) -> Ne
     return NextLaunch(choice.index, "search", choice.runs, why)
 
 
-def _looked(state: SearchState, span: Span, pairs: Pairs, known: int | None = None) -> int:
+def _looked(state: SearchState, span: Span, pairs: Pairs) -> int:
     """How many launches were made for the search of a part since an A/B, less repeats of its two sides."""
-    since = [launch.index for launch in state.data[pairs.after : known] if launch.purpose == "search"]
+    since = [launch.index for launch in state.data[pairs.after :] if launch.purpose == "search"]
     sides = (pairs.parent, pairs.culprit)
     repeats = sum(min(since.count(side), MAX_REPEATS) for side in sides)
     return sum(span[0] <= index <= span[1] for index in since) - repeats
@@ -253,48 +233,16 @@ def judgement(
     return Judgement(state.explain(local), other_steps=True)
 
 
-def is_named(
-    state: SearchState, span: Span, pairs: Pairs, judged_by: Judgement, known: int | None = None
-) -> bool:
-    """Whether a confirmed step can be named, as far as launches can tell.
-
-    ``known``: the launches that count, by default all.
-    """
-    is_last = not state.plan.compiles_each and _looked(state, span, pairs, known) >= ENOUGH_LAUNCHES
-    least = HOLDS_AT_LAST if is_last else HOLDS
-    if judged_by.posterior.is_sharp:
-        least = STEADY_AT_LAST if next_repeat(state, pairs) is None else STEADY
-    return (
-        judged_by.probability(pairs) >= least
-        and _next_other_build(state, span, pairs, judged_by.posterior) is None
-    )
+def is_named(state: SearchState, pairs: Pairs, judged_by: Judgement) -> bool:
+    """Whether a confirmed step can be named, as far as launches can tell."""
+    is_steady = not judged_by.posterior.is_sharp or next_repeat(state, pairs) is None
+    return judged_by.probability(pairs) >= (HOLDS if is_steady else STEADY)
 
 
 def next_repeat(state: SearchState, pairs: Pairs) -> int | None:
     """The suspect or its parent, whichever has fewer launches; None once both have enough."""
     index = min((pairs.parent, pairs.culprit), key=lambda index: len(state.at(index)))
     return index if len(state.at(index)) < MAX_REPEATS else None
-
-
-def _next_other_build(state: SearchState, span: Span, pairs: Pairs, believed: Posterior) -> int | None:
-    """The nearest position without a launch, where a name still needs other builds of its side; else None."""
-    step = believed.step_quantiles(0.05)[0]
-    if not state.plan.compiles_each or step > LARGE * believed.build_sd:
-        return None
-    return _unmeasured(state, span, pairs, NEAR, OTHER_BUILDS)
-
-
-def _unmeasured(state: SearchState, span: Span, pairs: Pairs, reach: int, wanted: int) -> int | None:
-    """The nearest position without a launch on a side of an A/B that has fewer others than ``wanted``."""
-    measured = {launch.index for launch in state.usable}
-    before = range(pairs.parent - 1, max(span[0] - 1, pairs.parent - reach - 1), -1)
-    after = range(pairs.culprit + 1, min(span[1] + 1, pairs.culprit + reach + 1))
-    for side in sorted((before, after), key=lambda side: len(measured & {*side})):
-        near = [index for index in side if index not in state.skips]
-        left = [index for index in near if index not in measured]
-        if left and len(near) - len(left) < wanted:
-            return left[0]
-    return None
 
 
 def _next_of_trial(
