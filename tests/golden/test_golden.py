@@ -90,7 +90,10 @@ def test_a_frozen_bisection_decides_as_it_did(name: str, tmp_path: Path) -> None
         policy = bisect_policy(job, require_plan(job, before, BisectPlan), None)
         slot = next(slot for slot in slots if slot.name == data["slot"])
         decision = policy.next(JobState(before, launches(before)), SlotView(slot, slots, slots))
-        assert isinstance(decision, LaunchRequest), count
+        if not isinstance(decision, LaunchRequest):
+            # The decision that wrote the journal needed more launches; it may not have needed others.
+            assert {x["purpose"] for n, x in started if n >= count} <= {"search", "revert"}
+            break
         assert [decision.position, decision.purpose, decision.runs] == [
             data[field] for field in ("position", "purpose", "runs")
         ], count

@@ -29,7 +29,7 @@ from perfbisect.bisect.decision.beliefs import (
     step_prior,
 )
 from perfbisect.bisect.decision.model import BUILD_SD, USUAL_NOISE, NoisePrior
-from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance, scales
+from perfbisect.bisect.decision.noise import LaunchEstimate, scales
 from perfbisect.stats.robust import Array, heavy_tailed_weight, log_heavy_tailed, log_sum_exp
 
 BUILD_PRIOR = (0.6, 0.2, 0.15, 0.05, 0.0, 0.0)
@@ -81,6 +81,9 @@ _SOON = 5.0
 _TURNS = 4
 _KEPT = 3e-3
 """Kinds below this share of the likeliest are dropped after a turn."""
+
+_USUAL_LAUNCHES = 4.0
+"""What the usual noise counts for, in launches, where launches have two levels."""
 
 _NODES = 17
 _REACH = 4.5
@@ -451,27 +454,41 @@ def _slow_launches(
     reckoned with, a factor of each hypothesis's weight, the mean share, and of each launch the probability
     that it was slow, if it was made after the step.
 
-    With levels and noise of the likeliest step; a share moves the weight of a gap by the ratio to that step.
+    With two levels and a noise of its own, as the launches show them around the likeliest place of a step: to
+    a steady step launches of two levels are one wide noise.
     """
     gaps = len(at) - 1
     gap = int(np.argmax(share[:, :gaps].sum(0)))
     kind = int(np.argmax(share[:, gap]))
-    delta = float(got.delta[kind, gap])
-    noise = launch_variance(kinds.sigma[kind], kinds.tau[kind], float(np.median(data.runs)))
+    is_after = data.x[gap] > 0
+    fast = float(np.median(data.y[~is_after]))
+    slow = float(data.y[is_after].max())
+    is_slow = np.zeros(len(data.y), bool)
+    for _ in range(_TURNS if slow > fast else 0):
+        is_slow = 2 * data.y > slow + fast
+        slow = float(data.y[is_slow & is_after].mean())
+    variance = data.variance(kinds)[kind]
+    usual = USUAL_NOISE.launches**2 + kinds.sigma[kind] ** 2 / float(np.median(data.runs))
+    away = data.y - np.where(is_slow, slow, fast)
+    own = (float(away @ away) + _USUAL_LAUNCHES * usual) / (len(away) + _USUAL_LAUNCHES)
+    scale = np.sqrt(own * variance / variance.mean())
+    at_slow, at_fast = (log_heavy_tailed((data.y - level) / scale) for level in (slow, fast))
+    probability = 1 / (1 + np.exp(at_fast - at_slow))
     factor = np.ones(gaps + 2)
-    scale = np.sqrt(data.variance(kinds)[kind])
-    # The residual holds the step for launches that are after it.
-    away = got.rest[kind, gap] + delta * data.x[gap]
-    gain = log_heavy_tailed((away - delta) / scale) - log_heavy_tailed(away / scale)
-    slow = 1 / (1 + np.exp(-gain))
-    if delta < SHARP * math.sqrt(noise):
-        return False, factor, 1.0, slow
-    after = data.x[:gaps]
-    mixed = np.array([np.logaddexp(math.log(part) + gain, math.log1p(-part)) for part in SLOW_SHARES])
+    if slow - fast < SHARP * math.sqrt(own):
+        return False, factor, 1.0, probability
+    after, before = data.x[:gaps], 1 - data.x[:gaps]
+    mixed = np.array([np.logaddexp(math.log(x) + at_slow, math.log1p(-x) + at_fast) for x in SLOW_SHARES])
+    steady = log_heavy_tailed(got.rest[kind, gap] / np.sqrt(variance)) - 0.5 * np.log(variance)
+    same = np.where(is_after, at_slow, at_fast) - np.log(scale)
+    ratio = mixed @ after.T + before @ at_fast - np.log(scale).sum() - max(steady.sum(), same.sum())
     mass, p = gap_masses(scope, at), share[:, :gaps].sum(0)
-    ratio = mixed @ after.T - gain @ after[gap] + math.log(max(p[gap], 1e-300) / mass[gap])
-    some = SLOW_PRIOR * mass * np.exp(ratio)
-    steady = (1 - SLOW_PRIOR * len(SLOW_SHARES)) * p
-    factor[:gaps] = (steady + some.sum(0)) / np.maximum(p, 1e-300)
-    mean = (steady.sum() + np.array(SLOW_SHARES) @ some.sum(1)) / (steady.sum() + some.sum())
-    return True, factor, float(mean), slow
+    ratio += math.log(max(p[gap], 1e-300) / mass[gap])
+    # Only shares matter, and a ratio may be larger than any number.
+    top = max(0.0, float(ratio.max()))
+    some, out = SLOW_PRIOR * mass * np.exp(ratio - top), math.exp(-top)
+    always = (1 - SLOW_PRIOR * len(SLOW_SHARES)) * p * out
+    factor[gaps:] = out
+    factor[:gaps] = (always + some.sum(0)) / np.maximum(p, 1e-300)
+    mean = (always.sum() + np.array(SLOW_SHARES) @ some.sum(1)) / (always.sum() + some.sum())
+    return True, factor, float(mean), probability

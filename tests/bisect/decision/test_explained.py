@@ -167,6 +167,12 @@ def test_fast_launches_say_little_where_slow_ones_are_a_share():
     assert intermittent({0: 4, 7: 4}, {8: 4, 16: 6}).inside(7, 8) > 0.98
 
 
+def test_many_launches_of_both_kinds_are_no_number_that_is_too_large():
+    seen = intermittent({0: 80, 8: 60, 16: 60}, {8: 60, 16: 80}, size=1.0)
+    assert seen.inside(0, 8) > 0.9
+    assert seen.slow_share == pytest.approx(0.6, abs=0.1)
+
+
 class Intermittent(Bench):
     """From position 20 on every second launch, by chance, is 20 % slower."""
 
