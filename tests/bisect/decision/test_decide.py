@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.decide import beliefs, next_action
-from perfbisect.bisect.decision.endpoints import MAX_LAUNCHES_NEEDED, MAX_ROUNDS
+from perfbisect.bisect.decision.endpoints import MAX_LAUNCHES_NEEDED, MAX_ROUNDS, MAX_ROUNDS_ALIKE
 from perfbisect.bisect.decision.model import (
     Lost,
     Measured,
@@ -123,16 +123,17 @@ def test_nothing_is_called_absent_that_the_data_do_not_speak_against():
 
 @pytest.mark.processes
 def test_the_ends_go_on_until_no_relevant_change_is_left_or_their_rounds_are_made():
-    """Nothing changed: a range is called too small only after every round of the ends."""
+    """Nothing changed: a range is called too small only after every round of the ends, more where they are
+    alike."""
     words = []
     for seed in range(16):
         world = Bench(Plan(n=32), {}, 0.02, 0.015, 314 + seed)
         end = world.play()
         words.append(end.verdict)
         if all(action.purpose == "end" for action in world.actions):
-            assert end.whole.launches <= MAX_ROUNDS
-            assert end.verdict == "not reproduced" or end.whole.launches == MAX_ROUNDS
-    assert words.count("not reproduced") >= 11
+            assert end.whole.launches <= MAX_ROUNDS_ALIKE
+            assert end.verdict == "not reproduced" or end.whole.launches >= MAX_ROUNDS
+    assert words.count("not reproduced") >= 13
 
 
 def test_the_budget_ends_it_with_the_leading_set():

@@ -181,7 +181,7 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
 @pytest.mark.processes
 def test_a_part_whose_a_b_fails_twice_is_given_up():
     """The search sees a step at 3; the launches of its A/B see none."""
-    world = bench({6: 1.0, 3: 0.3}, n=6)
+    world = bench({6: 1.0, 3: 0.2}, n=6)
     events = []
     while not isinstance(action := next_action(world.plan, events), SearchOutcome):
         event = world.answer(action)
