@@ -35,7 +35,7 @@ from perfbisect.stats.robust import Array, heavy_tailed_weight, log_heavy_tailed
 BUILD_PRIOR = (0.6, 0.2, 0.15, 0.05, 0.0, 0.0)
 """Prior of :data:`BUILD_SD` where most builds share their compiled files ..."""
 
-COMPILED_PRIOR = (0.25, 0.3, 0.3, 0.15, 0.0, 0.0)
+COMPILED_PRIOR = (0.1, 0.25, 0.35, 0.3, 0.0, 0.0)
 """... and where most have their own."""
 
 SLOPE = 0.1
