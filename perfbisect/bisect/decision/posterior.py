@@ -271,7 +271,8 @@ def _fit(data: _Launches, kinds: _Kinds, weight: Array) -> _Fit:
         path = kinds.drift[:, None, None] ** 2 * np.exp(-data.apart / DRIFT_MINUTES)
         # A path of no width is one that no launch can show.
         path += 1e-12 * np.eye(size - 1)
-        gram[:, :, 1:size, 1:size] += np.linalg.inv(path)[:, None]
+        of_path = np.linalg.inv(path)
+        gram[:, :, 1:size, 1:size] += of_path[:, None]
         log_paths = np.linalg.slogdet(path)[1][:, None]
     own = gram[..., :size, :size]
     # Most launches show no drift: then there is the level alone.
@@ -297,7 +298,7 @@ def _fit(data: _Launches, kinds: _Kinds, weight: Array) -> _Fit:
     log -= 0.5 * (offsets + np.log1p(of_builds * blocks[:, :, 0])).sum(-1)
     if size > 1:
         knots = common[..., 1:]
-        log -= 0.5 * np.einsum("khi,kij,khj->kh", knots, np.linalg.inv(path), knots)
+        log -= 0.5 * np.einsum("khi,kij,khj->kh", knots, of_path, knots)
     return _Fit(delta, spread, nodes, mass, fixed, covariance, blocks, shrink, rest, log)
 
 
@@ -427,10 +428,10 @@ def _levels(
     blocks, shrink = got.blocks[..., binary], got.shrink[..., binary]
     size = len(data.soon) + 1
     row = np.concatenate([[1.0], data.soon])[:, None] - shrink[:, :, None] * blocks[:, :, :size]
-    common, of_x, of_y = row, *(np.einsum("khfw,khf->khw", row, got.fixed[..., k]) for k in (0, 1))
+    of_x, of_y = (np.einsum("khfw,khf->khw", row, got.fixed[..., k]) for k in (0, 1))
     still = shrink * blocks[:, :, -1] + of_y
     pull = shrink * blocks[:, :, -2] + of_x
-    spread = shrink + np.einsum("khfw,khfg,khgw->khw", common, got.covariance, common)
+    spread = shrink + np.einsum("khfw,khfg,khgw->khw", row, got.covariance, row)
 
     def level(chosen: slice, x: Array | float) -> tuple[Array, Array]:
         moved = x - pull[:, chosen]

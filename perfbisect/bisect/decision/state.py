@@ -210,6 +210,14 @@ class SearchState:
     def explain(self, alike: Posterior) -> Posterior:
         """The posterior of the same launches where builds may differ, the change be a slope, and a step slow
         only a share of the launches."""
+        return (self.explained if alike is self.whole else None) or self._explain(alike)
+
+    @cached_property
+    def explained(self) -> Posterior | None:
+        """:meth:`explain` of the whole range."""
+        return None if self.whole is None else self._explain(self.whole)
+
+    def _explain(self, alike: Posterior) -> Posterior:
         plan = self.plan
         others = Alternatives(
             plan.binaries if plan.compiles_each else (),
@@ -219,11 +227,6 @@ class SearchState:
         span = (alike.at[0], alike.at[-1])
         found = compute_posterior(alike.data, alike.scope, alike.min_effect, span, plan.noise, others)
         return replace(found, splits=alike.splits)
-
-    @cached_property
-    def explained(self) -> Posterior | None:
-        """:meth:`explain` of the whole range."""
-        return None if self.whole is None else self.explain(self.whole)
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:
