@@ -90,15 +90,18 @@ def test_a_step_within_one_binary_is_no_offset_of_it():
     assert one.inside(7, 8) > 0.99
 
 
-def by_plain_sums(data, names, builds, sigma, tau, min_effect=0.02):
+def by_plain_sums(data, names, builds, sigma, tau, drift=0.0, min_effect=0.02):
     """P(culprit in each gap), of a slope and of no change, for a Gaussian noise that is known.
 
-    Each hypothesis's likelihood is the density of all values at once; the level has a variance of 100.
+    ``drift``: standard deviation of an Ornstein-Uhlenbeck path of 120 minutes. Each hypothesis's likelihood
+    is the density of all values at once; the level has a variance of 100.
     """
     index, y = np.array([x.index for x in data]), np.array([x.center for x in data])
     at = np.unique(index)
     block = np.array(names)[index]
     noise = np.diag([tau**2 + sigma**2 / x.runs for x in data])
+    apart = np.abs(np.subtract.outer([x.at for x in data], [x.at for x in data]))
+    noise = noise + drift**2 * np.exp(-apart / 120)
     edges = np.geomspace(math.log1p(min_effect), math.log(12.0), 400)
     sizes, prior = np.sqrt(edges[1:] * edges[:-1]), np.diff(step_prior(edges, min_effect))
     moves = [*(1.0 * (index >= i) for i in at[1:]), (index - at[0]) / (at[-1] - at[0])]
@@ -127,6 +130,23 @@ def test_it_agrees_with_plain_sums(shared):
     expected = by_plain_sums(data, names, builds, told.sigma, told.tau)
     assert [*told.gaps, told.slope, told.none] == pytest.approx(expected, abs=0.02)
     assert 0.05 < told.none < 0.9 and max(told.gaps) > 0.05, "a case that says something"
+
+
+@pytest.mark.parametrize("sd", [0.016, 0.032])
+def test_it_agrees_with_plain_sums_where_the_machine_drifts(sd):
+    """Launches 20 minutes apart, so that each has a knot of the path."""
+    centers = [(0, 0.0), (8, 0.028), (0, 0.008), (4, 0.024), (2, 0.012), (3, 0.020), (8, 0.045)]
+    data = tuple(
+        LaunchEstimate(i, "search", y, 2, (-0.01, 0.01), at=20.0 * k) for k, (i, y) in enumerate(centers)
+    )
+    one, builds = NoisePrior(0.02, 0.008, 1e-3, 1e-3), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    others = Alternatives(builds=builds, drift=sd)
+    told = compute_posterior(data, prior_weights(8, None), 0.02, prior=one, others=others)
+    names = tuple("abcdefghi")
+    expected = by_plain_sums(data, names, builds, told.sigma, told.tau, sd)
+    assert [*told.gaps, told.slope, told.none] == pytest.approx(expected, abs=0.02)
+    still = by_plain_sums(data, names, builds, told.sigma, told.tau)
+    assert abs(still - expected).max() > 0.05, "a drift that matters"
 
 
 def test_more_builds_that_agree_raise_the_probability():
