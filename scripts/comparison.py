@@ -3,6 +3,7 @@
     python -m scripts.comparison --seeds 400 --procs 2
     python -m scripts.comparison --guards --seeds 400 --procs 2
     python -m scripts.comparison --metrics --seeds 400 --procs 2
+    python -m scripts.comparison --ideal
 
 ``Comparison`` is the interface that others may drive: ``next()`` says whose fresh launch is next,
 ``update(side, value)`` tells it (``'skip'``: there was none), ``result()`` the verdict with its interval.
@@ -13,16 +14,19 @@ from __future__ import annotations
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from perfbisect.bisect.result import GUARD_ERROR
 from perfbisect.stats.ab_test import (
     BLOCK_SIZE,
+    MISSED,
     AbLaunch,
     AbTest,
     Side,
@@ -30,6 +34,7 @@ from perfbisect.stats.ab_test import (
     next_side,
     side_of_launch,
 )
+from perfbisect.stats.sequential import stopping_boundaries
 from perfbisect.stats.two_sample import LaunchNoise, differ
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
@@ -193,6 +198,54 @@ def several_metrics(count: int, common: float, seed: int) -> tuple[bool, bool, b
             return alone, bool(different), set(words) == {"same"}, len(seen[0])
 
 
+IDEAL_NOISE, IDEAL_EFFECT, IDEAL_SESSIONS = 0.025, 0.03, 200_000
+"""A noise that is known exactly, the smallest effect, and simulated comparisons."""
+
+IDEAL_FROM = 3
+"""First look at which so many launches can be the same."""
+
+
+def ideal_same(boundary: Sequence[float], estimates: NDArray[np.float64], level: float) -> NDArray[np.int_]:
+    """Launches until an interval of normal launches lies within the smallest effect; 0: it never does.
+
+    ``estimates`` [comparison, look]: errors of B - A at each look; ``boundary``: half the interval in
+    standard errors; ``level``: the true B - A.
+    """
+    looks = np.arange(1, len(boundary) + 1)
+    # A block of two launches a side has the variance of one launch.
+    half = np.array(boundary) * IDEAL_NOISE / np.sqrt(looks)
+    is_within = np.abs(level + estimates) + half < math.log1p(IDEAL_EFFECT)
+    return np.asarray(np.where(is_within.any(1), BLOCK_SIZE * (is_within.argmax(1) + 1), 0))
+
+
+def _ideal_table(_: Namespace) -> None:
+    """Print how many launches `same` takes at least, where the noise is normal and known exactly."""
+    looks = AbTest().blocks
+    sums = np.random.default_rng(20015).normal(0, IDEAL_NOISE, (IDEAL_SESSIONS, looks)).cumsum(1)
+    estimates, edge = sums / np.arange(1, looks + 1), math.log1p(IDEAL_EFFECT)
+
+    def constant(bound: float) -> list[float]:
+        return [math.inf] * (IDEAL_FROM - 1) + [bound] * (looks - IDEAL_FROM + 1)
+
+    def least(error: float) -> list[float]:
+        def excess(bound: float) -> float:
+            return float((ideal_same(constant(bound), estimates, edge) > 0).mean()) - error
+
+        return constant(brentq(excess, 1.0, 4.0, xtol=1e-3))
+
+    rows = {
+        "the interval of 95 % at every look": stopping_boundaries(looks, MISSED),
+        "a constant one from the third look on": least(0.025),
+        "the same, of two one-sided tests of 5 %": least(0.05),
+    }
+    print_head("interval", "a step of 3 % is the same %", "launches where nothing changed")
+    for name, boundary in rows.items():
+        wrong = ideal_same(boundary, estimates, edge) > 0
+        launches = ideal_same(boundary, estimates, 0.0)
+        mean = np.where(launches > 0, launches, BLOCK_SIZE * looks).mean()
+        print_row([name, f"{100 * wrong.mean():.1f}", f"{mean:.1f}"])
+
+
 def _worlds_table(options: Namespace) -> None:
     """Print the verdicts, and how often the interval holds the truth."""
     verdicts = ("regression", "improvement", "same", "inconclusive")
@@ -235,6 +288,7 @@ def main(argv: list[str] | None = None) -> int:
     for option, table, text in (
         ("--guards", _guards_table, f"how often one of {GUARDS} guards moved"),
         ("--metrics", _metrics_table, "how often one of several metrics differs"),
+        ("--ideal", _ideal_table, "how many launches `same` takes at least"),
     ):
         made.add_argument(option, dest="table", action="store_const", const=table, help=text)
     made.add_argument("--within", type=int, help="also how often a comparison ends within so many blocks")

@@ -63,3 +63,13 @@ def test_several_metrics_of_equal_sides() -> None:
     assert alone >= together
     assert not (together and same)
     assert launches % 4 == 0
+
+
+def test_an_interval_that_a_step_of_the_smallest_effect_passes_more_often_ends_sooner(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--ideal"]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    wrong, launches = ([float(row[k].strip(" |")) for row in rows] for k in (1, 2))
+    assert wrong[1:] == [2.5, 5.0]
+    assert launches == sorted(launches, reverse=True)
