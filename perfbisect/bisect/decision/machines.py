@@ -208,7 +208,7 @@ def _any_step(
         for launch in ends
     ]
     noise = scales(tuple(apart), USUAL_NOISE)
-    weight = np.exp(noise.log_prior + noise.log_runs - (noise.log_prior + noise.log_runs).max())
+    weight = np.exp(noise.log_weight - noise.log_weight.max())
     steps = math.log1p(min_effect) * 2.0 ** np.arange(6.0)
     pairs = WeightedNoise(noise.sigma, noise.tau, weight / weight.sum())
     return confirm.EffectPrior(steps, np.full(6, 1 / 6), pairs)

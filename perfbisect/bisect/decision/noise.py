@@ -13,7 +13,6 @@ from perfbisect.stats.robust import (
     DEGREES_OF_FREEDOM,
     Array,
     log_heavy_tailed,
-    log_sum_exp,
     robust_location,
     run_scale,
 )
@@ -263,17 +262,12 @@ def _levels(event: Measured, scale: Scale) -> Array:
 
 @dataclass(frozen=True)
 class Scales:
-    """Pairs (sigma, tau) that are worth integrating over, with their log weight so far."""
+    """Pairs (sigma, tau) that are worth integrating over."""
 
     sigma: Array
     tau: Array
-    log_prior: Array
-    log_runs: Array
-    """Log likelihood of the runs' spread within their launches; the levels do not enter it."""
-    fine: float
-    """A small but plausible noise of a launch's centre: how fine levels must be resolved."""
-    wide: float
-    """A large but plausible one: how far levels may lie from what was seen."""
+    log_weight: Array
+    """Prior, and likelihood of the runs' spread within their launches; the levels do not enter it."""
 
 
 def launch_variance(sigma: float, tau: float, runs: float) -> float:
@@ -321,12 +315,4 @@ def scales(data: tuple[LaunchEstimate, ...], noise: NoisePrior, keep: float = 1e
         repeats += _spread(centers - robust_location(centers), launch_scale(s, t, runs, offset_se))
     weight = prior + within + repeats
     kept = weight > weight.max() + math.log(keep)
-    s, t, weight = s[kept], t[kept], weight[kept]
-    most = max((launch.runs for launch in data), default=1)
-    each = launch_scale(s, t, float(most))
-    order = np.argsort(each)
-    share = np.exp(weight[order] - float(log_sum_exp(weight)))
-    level = np.cumsum(share)
-    fine = float(each[order][min(int(np.searchsorted(level, 0.15)), len(each) - 1)])
-    wide = float(each[order][min(int(np.searchsorted(level, 0.99)), len(each) - 1)])
-    return Scales(s, t, prior[kept], within[kept], fine, wide)
+    return Scales(s[kept], t[kept], (prior + within)[kept])

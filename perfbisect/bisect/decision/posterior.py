@@ -136,7 +136,7 @@ class _Kinds:
             part.ravel()
             for part in np.meshgrid(np.arange(len(pairs.sigma)), possible, list(drifts), indexing="ij")
         )
-        prior = (pairs.log_prior + pairs.log_runs)[pair] + np.log(builds[build] / builds.sum())
+        prior = pairs.log_weight[pair] + np.log(builds[build] / builds.sum())
         prior = prior + np.log([drifts[float(sd)] for sd in path])
         return cls(pairs.sigma[pair], pairs.tau[pair], build, np.asarray(path, float), prior)
 

@@ -179,22 +179,16 @@ def _bits(weight: Array, mean: Array, sd: Array) -> Array:
     used = weight.max(0) > 1e-5
     weight, mean, sd = weight[:, used], mean[used], sd[used]
     weight = weight / weight.sum(1, keepdims=True)
-    y, width = _values(mean, sd)
+    # Fine enough for the narrowest of them.
+    low, high = float((mean - 4 * sd).min()), float((mean + 4 * sd).max())
+    y = np.linspace(low, high, int(min(640, max(48, 3 * (high - low) / sd.min()))))
+    width = y[1] - y[0]
     density = np.exp(-0.5 * ((y[None] - mean[:, None]) / sd[:, None]) ** 2) / sd[:, None]
-    density /= (density * width).sum(1, keepdims=True)
+    density /= density.sum(1, keepdims=True) * width
     mixed = weight @ density
     tiny = 1e-300
-    own = -(density * np.log2(np.maximum(density, tiny)) * width).sum(1)
-    return np.asarray(-(mixed * np.log2(np.maximum(mixed, tiny)) * width).sum(1) - weight @ own)
-
-
-def _values(mean: Array, sd: Array) -> tuple[Array, Array]:
-    """Values to integrate over, with their widths: fine near every component, nothing in between."""
-    fine = float(sd.min()) / 3
-    low, high = float((mean - 4 * sd).min()), float((mean + 4 * sd).max())
-    count = int(min(640, max(48, (high - low) / fine)))
-    y = np.linspace(low, high, count)
-    return y, np.full(count, y[1] - y[0])
+    own = -(density * np.log2(np.maximum(density, tiny))).sum(1) * width
+    return np.asarray(-(mixed * np.log2(np.maximum(mixed, tiny))).sum(1) * width - weight @ own)
 
 
 def probe(
