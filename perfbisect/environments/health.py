@@ -37,9 +37,19 @@ with open(target, "w") as stream:
 """
 
 _IMPORT = """
-import importlib, json, os, platform, sys, traceback
+import hashlib, importlib, json, os, platform, sys, traceback
 name, server, target = sys.argv[1:4]
 found, asked = {}, name
+def compiled(folder):
+    files = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
+    digest = hashlib.sha256()
+    files = sorted(file for file in files if file.endswith(".so"))
+    for file in files:
+        digest.update(os.path.relpath(file, folder).encode() + bytes(1))
+        with open(file, "rb") as stream:
+            for block in iter(lambda: stream.read(1 << 20), b""):
+                digest.update(block)
+    return digest.hexdigest() if files else ""
 def write():
     with open(target, "w") as stream:
         json.dump(found, stream)
@@ -60,6 +70,8 @@ try:
     found = {"file": getattr(engine, "__file__", None) or "", "version": first("__version__", "version"),
              "commit": first("__commit_id__", "commit_id", "__commit__"), "python": platform.python_version(),
              "executable": sys.executable, "platform": platform.platform()}
+    if found["file"]:
+        found["compiled"] = compiled(os.path.dirname(found["file"]))
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch"] = str(torch.__version__)

@@ -17,7 +17,7 @@ from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError
 from perfbisect.jobs.events import LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.jobs.plans import require_plan
 from perfbisect.measure.executor import AttemptRequest
-from perfbisect.model.attempt import Failure, RunResult
+from perfbisect.model.attempt import Failure, Provenance, RunResult
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import Play, Start
 from tests.jobs.world import FakeBuilder, World, cell, history, named
@@ -262,6 +262,24 @@ def test_channels_are_searched_with_and_told_among_the_guards(start: Start) -> N
     events = [x for x in to_search_events(begun.records, plan) if isinstance(x, Measured)]
     assert all(len(throughput) == len(x.values) for x in events for throughput in x.channels[:1])
     assert all(x.channels[1] == () for x in events)
+
+
+class CompiledWorld(World):
+    """Two neighbours share their compiled files."""
+
+    def provenance(self, request: AttemptRequest) -> Provenance:
+        position = [change.id for change in self.changes].index(request.change.id)
+        facts = {"engine": {"compiled": f"files {position // 2}"}}
+        return replace(super().provenance(request), facts=facts)
+
+
+def test_a_search_knows_which_compiled_files_each_launch_ran(start: Start) -> None:
+    begun = start(CompiledWorld(history(8).changes, slow=5))
+    begun.run()
+    plan = require_plan(begun.job, begun.job.events(), BisectPlan)
+    events = [x for x in to_search_events(begun.records, plan) if isinstance(x, Measured)]
+    assert {x.binary for x in events if x.index in (4, 5)} == {"files 2"}
+    assert all(x.binary == f"files {x.index // 2}" for x in events)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import blob_id
+from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.source import (
     build_variables,
     compiler_versions,
@@ -20,6 +22,7 @@ from perfbisect.environments.builders.source import (
 from perfbisect.environments.health import (
     ImportedEngine,
     identify_commit,
+    import_engine,
 )
 from perfbisect.environments.source_tree import sync_tree, toml_strings, version_at
 from perfbisect.errors import BuildError
@@ -250,3 +253,16 @@ def test_versions(line: tuple[Path, list[str]], tag: str, distance: int, version
     sha = shas[1 + distance]
     local = "" if distance == 0 and tag else f"+g{sha[:12]}"
     assert version_at(Repository.open(path), sha) == version + local
+
+
+def test_equal_compiled_files_have_one_digest_wherever_they_were_built(tmp_path: Path) -> None:
+    def digest(name: str, files: dict[str, bytes]) -> str:
+        engine(tmp_path / name / "toy", {"__init__.py": b"", **files})
+        path = {"PYTHONPATH": str(tmp_path / name)}
+        build = BuildRun(tmp_path / "log", 60.0)
+        return str(import_engine(build, Path(sys.executable), "toy", env=path, what=name).facts["compiled"])
+
+    first = digest("a", {"_C.so": b"1", "ops/_moe.so": b"2", "x.py": b"# old"})
+    assert first and first == digest("b", {"_C.so": b"1", "ops/_moe.so": b"2", "x.py": b"# new"})
+    assert first not in (digest("c", {"_C.so": b"1", "_moe.so": b"2"}), digest("d", {"_C.so": b"12"}))
+    assert digest("e", {"x.py": b""}) == "", "none: what it runs is not known here"

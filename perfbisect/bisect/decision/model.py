@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -44,11 +45,11 @@ class Plan:
     ``sign`` is +1 where a larger value is worse; ``min_effect`` the smallest relevant relative step;
     ``prior`` weights over positions 0..n (position 0 is ignored); ``skips`` positions known to be untestable;
     ``cached`` positions already built; ``budget`` minutes of measuring in all; ``all_steps``: find every step
-    of the range, not only one. ``binaries``: of each position, equal where the compiled files are; empty:
-    all positions share them. ``noise``: what is taken for likely of noise and builds before any
-    launch. ``absolute``: values are shares, and effects and ``min_effect`` differences of them. ``exact``:
-    launches of one position agree. ``channels``: further metrics of the launches, which the change may move,
-    too.
+    of the range, not only one. ``binaries``: of each position, equal where the compiled files are known to be
+    before any is built; empty: all positions share them. ``noise``: what is taken for likely of noise and
+    builds before any launch. ``absolute``: values are shares, and effects and ``min_effect`` differences of
+    them. ``exact``: launches of one position agree. ``channels``: further metrics of the launches, which the
+    change may move, too.
     """
 
     n: int
@@ -83,6 +84,15 @@ class Plan:
         known = [name for name in self.binaries if name]
         return 2 * len(set(known)) > len(known)
 
+    def binaries_of(self, ran: Mapping[int, str]) -> tuple[str, ...]:
+        """:attr:`binaries`, where positions that ran equal files are of one; ``ran``: their digests."""
+        names = self.binaries
+        # What the plan has as one stays so: a compiler may write the folder of a build into its files.
+        for digest in dict.fromkeys(filter(None, ran.values())) if names else ():
+            one = {names[index] for index, own in ran.items() if own == digest}
+            names = tuple(min(one) if name in one else name for name in names)
+        return names
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -113,7 +123,7 @@ class Measured(PositionLaunch):
     devices it ran on, ``machine`` the machine of a fleet that has them; ``at`` is the minute, from the first
     launch of all, at which its first run began; None: launches count as made one after the other. ``trial``:
     the A/B that it was made for. ``channels``: the values of each channel of the plan, none where the launch
-    does not report it.
+    does not report it. ``binary``: digest of the compiled files that it ran, empty where it is not known.
     """
 
     values: tuple[float, ...]
@@ -126,6 +136,7 @@ class Measured(PositionLaunch):
     trial: Trial | None = None
     bring: float = 0.0
     channels: tuple[tuple[float, ...], ...] = ()
+    binary: str = ""
 
     @property
     def minutes(self) -> float:

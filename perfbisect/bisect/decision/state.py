@@ -169,6 +169,8 @@ class SearchState:
     flapping: tuple[int, ...]
     channels: tuple[tuple[LaunchEstimate, ...], ...] = ()
     """Of each channel of the plan, the same launches by its values; empty where one does not report it."""
+    binaries: tuple[str, ...] = ()
+    """Those of the plan; of positions that ran equal compiled files they are one."""
 
     @property
     def usable(self) -> tuple[LaunchEstimate, ...]:
@@ -220,7 +222,7 @@ class SearchState:
     def _explain(self, alike: Posterior) -> Posterior:
         plan = self.plan
         others = Alternatives(
-            plan.binaries if plan.compiles_each else (),
+            self.binaries if plan.compiles_each else (),
             plan.noise.builds or usual_builds(plan.compiles_each),
             alike.drift,
         )
@@ -253,6 +255,7 @@ class SearchState:
             trials=_fold_trials(events, data),
             flapping=tuple(sorted(set(ends))),
             channels=tuple(_channel_launches(channel, k, events) for k, channel in enumerate(plan.channels)),
+            binaries=plan.binaries_of({x.index: x.binary for x in events if isinstance(x, Measured)}),
         )
 
 

@@ -82,6 +82,20 @@ def test_commits_of_one_binary_are_no_other_build_of_it():
     assert one.explained.inside(7, 8) < own.explained.inside(7, 8)
 
 
+def test_positions_that_ran_equal_compiled_files_are_of_one_binary():
+    levels = {0: 0, 5: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 10: 0.03, 16: 0.03}
+    alike = (*EACH[:5], "x", "x", "x", "y", "y", "y", *EACH[11:])
+
+    def ran(planned, digests):
+        events = tuple(replace(x, binary=digests[x.index]) for x in events_of(levels))
+        return SearchState.from_events(Plan(n=16, binaries=planned), events).explained.gaps
+
+    known = search_state(levels, binaries=alike).explained.gaps
+    assert ran(EACH, alike) == pytest.approx(known)
+    assert ran(EACH, (*alike[:10], "", *alike[11:])) != pytest.approx(known)
+    assert ran(alike, EACH) == pytest.approx(known), "the plan knew that they are one"
+
+
 def test_a_step_within_one_binary_is_no_offset_of_it():
     levels = {0: 0, 5: 0, 7: 0, 8: 0.03, 10: 0.03, 16: 0.03}
     inside = (*EACH[:5], *("x",) * 6, *EACH[11:])
