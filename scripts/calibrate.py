@@ -140,7 +140,7 @@ WORLDS |= {
 WORLDS |= {
     f"compiled: {name}": replace(world, is_compiled=True)
     for name, world in WORLDS.items()
-    if world.environment or world.build_modes[1] or name.startswith(("plain", "no change"))
+    if world.environment or world.build_modes[1] or name.startswith(("plain", "no change", "slope"))
 }
 
 
@@ -166,7 +166,7 @@ class Session:
     gpu: float = 0.0
     wall: float = 0.0
     said: tuple[float, bool] | None = None
-    """The probability told of the commits of the outcome, and whether they hold the culprit."""
+    """The probability told of the commits of the outcome, or of a slope, and whether it was so."""
 
 
 @dataclass
@@ -344,6 +344,8 @@ def _judge(session: Session, bench: Bench, outcome: SearchOutcome) -> Session:
     session.right = found and session.held > 0 if world.step else not claims
     if outcome.culprits:
         session.said = outcome.probability, bool(world.step) and culprit in outcome.culprits
+    elif outcome.verdict == "gradual":
+        session.said = outcome.probability, bool(world.slope)
     if world.slope:
         session.right = outcome.verdict == "gradual"
     if outcome.whole is not None and world.elsewhere is None:
@@ -383,7 +385,7 @@ def row(name: str, played: list[Session]) -> list[str]:
 
 
 def reliability(played: Iterable[Session]) -> Iterator[list[str]]:
-    """Rows of what was told of commits, by outcome and probability, and how often it was true."""
+    """Rows of what was told of commits and slopes, by outcome and probability, and how often it was true."""
     told: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
     for session in played:
         if session.said is not None:
@@ -415,7 +417,7 @@ def main(argv: list[str] | None = None) -> int:
         print_row(row(name, played))
         everything += played
     print()
-    print_head("outcome", "probability told of its commits", "told", "mean", "true", "95 % interval")
+    print_head("outcome", "probability told", "told", "mean", "true", "95 % interval")
     for cells in reliability(everything):
         print_row(cells)
     return 0

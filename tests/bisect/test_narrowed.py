@@ -43,7 +43,7 @@ def begin(start: Start, seed: int, last: int, slow: int) -> BegunJob:
 
 @pytest.mark.processes
 def test_every_surface_names_the_commits_of_a_narrowed_range(start: Start, tmp_path: Path) -> None:
-    begun = begin(start, 51, 16, 8)
+    begun = begin(start, 32, 16, 8)
     report = begun.run()
     assert len(report.candidates) > 1
     assert (report.outcome, report.culprit, BISECT.status(report).exit_code) == ("narrowed", None, 4)

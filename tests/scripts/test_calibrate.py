@@ -121,7 +121,7 @@ def test_the_command():
         "| place -10 %, -12 %, no change",
         "| a third of launches lost",
     ]
-    assert got[5].startswith("| outcome | probability told of its commits |")
+    assert got[5].startswith("| outcome | probability told |")
     assert got[7].startswith("| found | 0.98 to 1 | 1 | 0.990 | 1.000 |")
     with pytest.raises(SystemExit, match="no such world; known: plain;"):
         calibrate.main(["--worlds", "nowhere"])

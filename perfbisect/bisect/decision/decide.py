@@ -30,10 +30,10 @@ MIN_POSITIONS = 6
 MIN_LAUNCHES = 14
 """Least positions and launches that show a slope."""
 
-SLOPE_ABOVE = 0.3
+SLOPE_ABOVE = 0.2
 """Probability of a slope above which the search tells it from a step before anything else ..."""
 
-GRADUAL = 0.97
+GRADUAL = 0.9
 """... and above which there is no single change to find."""
 
 MISFIT = 0.00135
