@@ -55,7 +55,6 @@ from perfbisect.report.template import render_report, render_sentences
 from perfbisect.serving.log_facts import combine_launches, fact_differences
 
 MOST_ROWS: Final = 40
-_TOP: Final = 12
 _NAMED: Final = 3
 _LITTLE: Final = 0.05
 _HUNK_LINES: Final = 20

@@ -155,13 +155,6 @@ class Attempt:
         """The value of the launch: see :func:`value_of_runs`."""
         return value_of_runs(self.values(metric), absolute=metric.metric.absolute)
 
-    def log_value(self, metric: MetricRef) -> float:
-        """The log of the value. :raises ValueError: no run, or a value that is not positive and finite."""
-        values = self.values(metric)
-        if not values or any(not math.isfinite(v) or v <= 0 for v in values):
-            raise ValueError(f"attempt {self.id}: {metric} has no usable value: {values}")
-        return math.log(self.value(metric))
-
 
 def run_value(run: RunResult, metric: MetricRef) -> float:
     """The metric of a run: as its client says, else by the engine's counters. :raises KeyError: neither."""

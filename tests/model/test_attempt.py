@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -33,8 +32,6 @@ def attempt(*values: float, name: str = "tpot:median") -> Attempt:
 def test_the_value_is_the_robust_centre_of_the_logs(runs: tuple[float, ...], value: float) -> None:
     tpot = parse_metric("tpot")
     assert attempt(*runs).value(tpot) == pytest.approx(value)
-    if min(runs) > 0:
-        assert attempt(*runs).log_value(tpot) == pytest.approx(math.log(value))
 
 
 def test_the_value_of_a_share_is_a_mean_without_logs() -> None:
@@ -48,12 +45,6 @@ def test_equal_runs_have_their_own_value() -> None:
 def test_a_launch_without_a_run_has_no_value() -> None:
     with pytest.raises(ValueError, match="without a run"):
         attempt().value(parse_metric("tpot"))
-
-
-@pytest.mark.parametrize("values", [(), (1.0, 0.0), (1.0, -2.0), (math.nan,), (math.inf,)])
-def test_what_has_no_logarithm_is_no_value(values: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="attempt a1: tpot has no usable value"):
-        attempt(*values).log_value(parse_metric("tpot"))
 
 
 @pytest.mark.parametrize("field", ["cell_digest", "machine_class", "client_digest"])
