@@ -33,7 +33,7 @@ MIN_LAUNCHES = 14
 SLOPE_ABOVE = 0.2
 """Probability of a slope above which the search tells it from a step before anything else ..."""
 
-GRADUAL = 0.9
+GRADUAL = 0.95
 """... and above which there is no single change to find."""
 
 MISFIT = 0.00135
