@@ -43,7 +43,7 @@ found, asked = {}, name
 def compiled(folder):
     files = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
     digest = hashlib.sha256()
-    files = sorted(file for file in files if file.endswith(".so"))
+    files = sorted(file for file in files if file.endswith(".so") and os.path.isfile(file))
     for file in files:
         digest.update(os.path.relpath(file, folder).encode() + bytes(1))
         with open(file, "rb") as stream:

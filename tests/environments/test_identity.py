@@ -258,6 +258,7 @@ def test_versions(line: tuple[Path, list[str]], tag: str, distance: int, version
 def test_equal_compiled_files_have_one_digest_wherever_they_were_built(tmp_path: Path) -> None:
     def digest(name: str, files: dict[str, bytes]) -> str:
         engine(tmp_path / name / "toy", {"__init__.py": b"", **files})
+        (tmp_path / name / "toy" / "gone.so").symlink_to(tmp_path / "nowhere")
         path = {"PYTHONPATH": str(tmp_path / name)}
         build = BuildRun(tmp_path / "log", 60.0)
         return str(import_engine(build, Path(sys.executable), "toy", env=path, what=name).facts["compiled"])
