@@ -10,7 +10,7 @@ launches are control runs of each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -119,7 +119,6 @@ def with_builds(plan: BisectPlan, events: Iterable[JournalEvent]) -> BisectPlan:
 def measured_event(launch: Launch, metric: MetricRef, channels: Sequence[MetricRef] = ()) -> Measured:
     """A launch as the model sees it. ``KeyError`` if the client does not report the metric."""
     attempt = launch.measurement
-    engine = attempt.provenance.facts.get("engine")
 
     def minutes(*phases: str) -> float:
         return sum(attempt.seconds.get(phase, 0.0) for phase in phases) / 60
@@ -140,7 +139,7 @@ def measured_event(launch: Launch, metric: MetricRef, channels: Sequence[MetricR
         machine=launch.machine,
         trial=_trial(launch),
         channels=tuple(attempt.values(x) if str(x) in reported else () for x in channels),
-        binary=str(engine.get("compiled", "")) if isinstance(engine, Mapping) else "",
+        binary=str(attempt.provenance.engine.get("compiled", "")),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from perfbisect.bisect.bisection import Bisection
@@ -105,7 +105,7 @@ def _telling_apart(outcome: SearchOutcome, plan: BisectPlan) -> str:
 def _packages(records: Sequence[Launch], position: int) -> tuple[str, ...]:
     """The packages of a position's environment, as its attempts report them."""
     for launch in records:
-        facts = launch.attempt.provenance.facts.get("engine") if launch.attempt else None
-        if launch.position == position and isinstance(facts, Mapping) and facts.get("packages"):
-            return tuple(str(line) for line in facts["packages"])
+        packages = launch.attempt.provenance.engine.get("packages") if launch.attempt else None
+        if launch.position == position and packages:
+            return tuple(map(str, packages))
     return ()

@@ -105,6 +105,12 @@ class Provenance:
     facts: Facts = field(default_factory=dict)
     """Host, CPU or GPUs, driver, load, versions, process environment (redacted), serve and bench argv."""
 
+    @property
+    def engine(self) -> Mapping[str, Any]:
+        """Facts of the engine's environment; none where they were not recorded."""
+        found = self.facts.get("engine")
+        return found if isinstance(found, Mapping) else {}
+
 
 @dataclass(frozen=True)
 class Attempt:
