@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.bisect.decision.model import BUILD_SD
-from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
+from perfbisect.bisect.decision.noise import LaunchEstimate, WeightedNoise, launch_variance
 from perfbisect.stats.robust import Array, quantiles
 
 NO_CHANGE = 0.25
@@ -28,15 +28,6 @@ MIN_ODDS_AGAINST = 60.0
 
 RELEVANT = 2.0
 """... from this many times the smallest effect on."""
-
-
-@dataclass(frozen=True)
-class WeightedNoise:
-    """Pairs of a spread of runs and one of launches, with the probability of each."""
-
-    sigma: Array
-    tau: Array
-    weight: Array
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import Posterior, WeightedNoise
+from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.model import Comparison
-from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale
+from perfbisect.bisect.decision.noise import LaunchEstimate, WeightedNoise, launch_scale
 from perfbisect.bisect.decision.posterior import DRIFT_MINUTES
 from perfbisect.bisect.decision.state import Prices
 from perfbisect.stats.robust import Array, log_heavy_tailed, log_sum_exp, quantiles

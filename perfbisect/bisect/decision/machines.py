@@ -11,9 +11,14 @@ from statistics import median
 import numpy as np
 
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.decision.beliefs import WeightedNoise
-from perfbisect.bisect.decision.model import USUAL_NOISE, Comparison, Event, Measured
-from perfbisect.bisect.decision.noise import LaunchEstimate, launch_centers, launches, scales, slot_offsets
+from perfbisect.bisect.decision.model import Comparison, Event, Measured
+from perfbisect.bisect.decision.noise import (
+    LaunchEstimate,
+    launch_centers,
+    launches,
+    likely_noise,
+    slot_offsets,
+)
 from perfbisect.stats.robust import Array
 from perfbisect.stats.two_sample import Scale
 
@@ -207,11 +212,8 @@ def _any_step(
         replace(launch, index=levels[launch.index] * len(machines) + machines.index(launch.machine))
         for launch in ends
     ]
-    noise = scales(tuple(apart), USUAL_NOISE)
-    weight = np.exp(noise.log_weight - noise.log_weight.max())
     steps = math.log1p(min_effect) * 2.0 ** np.arange(6.0)
-    pairs = WeightedNoise(noise.sigma, noise.tau, weight / weight.sum())
-    return confirm.EffectPrior(steps, np.full(6, 1 / 6), pairs)
+    return confirm.EffectPrior(steps, np.full(6, 1 / 6), likely_noise(tuple(apart)))
 
 
 Sides = tuple[list[LaunchEstimate], list[LaunchEstimate]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.model import Event, Measured, NoisePrior, PositionLaunch
+from perfbisect.bisect.decision.model import USUAL_NOISE, Event, Measured, NoisePrior, PositionLaunch
 from perfbisect.stats.robust import (
     DEGREES_OF_FREEDOM,
     Array,
@@ -261,13 +261,12 @@ def _levels(event: Measured, scale: Scale) -> Array:
 
 
 @dataclass(frozen=True)
-class Scales:
-    """Pairs (sigma, tau) that are worth integrating over."""
+class WeightedNoise:
+    """Pairs of a spread of runs and one of launches, with the probability of each."""
 
     sigma: Array
     tau: Array
-    log_weight: Array
-    """Prior, and likelihood of the runs' spread within their launches; the levels do not enter it."""
+    weight: Array
 
 
 def launch_variance(sigma: float, tau: float, runs: float) -> float:
@@ -280,39 +279,40 @@ def launch_scale(sigma: Array, tau: Array, runs: Array | float, offset_se: Array
     return np.sqrt(tau * tau + sigma * sigma / runs + offset_se * offset_se)
 
 
-def _spread(residuals: Array, scale: Array) -> Array:
-    """Log likelihood [scale] of k residuals around their own centre.
+def _spread(groups: Sequence[Array], scale: Array) -> Array:
+    """Log likelihood [scale] of groups of residuals, around its own centre; ``scale`` [.., residual].
 
-    They carry k - 1 free differences, and each has the variance scale^2 (k - 1) / k: so every residual counts
-    for that share of one, widened to the full scale.
+    The k of a group carry k - 1 free differences, and each has the variance scale^2 (k - 1) / k: so every
+    residual counts for that share of one, widened to the full scale.
     """
-    count = len(residuals)
-    if count < 2:
-        return np.zeros(len(scale))
-    share = (count - 1) / count
-    z = residuals[None] / (math.sqrt(share) * scale[:, None])
-    return np.asarray(share * (log_heavy_tailed(z) - np.log(scale)[:, None]).sum(1))
+    sizes = np.array([len(group) for group in groups])
+    share = np.repeat((sizes - 1) / sizes, sizes)
+    rest, used = np.concatenate(groups), share > 0
+    z = rest[used] / (np.sqrt(share[used]) * scale[:, used])
+    return np.asarray((log_heavy_tailed(z) - np.log(scale[:, used])) @ share[used])
 
 
-def scales(data: tuple[LaunchEstimate, ...], noise: NoisePrior, keep: float = 1e-3) -> Scales:
+def likely_noise(
+    data: tuple[LaunchEstimate, ...], noise: NoisePrior = USUAL_NOISE, keep: float = 1e-3
+) -> WeightedNoise:
     """The grid of noise, less what the spread within launches and between launches of one position rules out.
 
-    Only pairs below ``keep`` of the best are dropped; the repeats of a position are used for that alone,
-    since the full model counts them again.
+    Only pairs below ``keep`` of the best are dropped. The weights are of the prior and of the spread within
+    launches: levels and repeats are counted by the full model.
     """
     s, t = (a.ravel() for a in np.meshgrid(SIGMA, TAU, indexing="ij"))
-    prior = -0.5 * (np.log(s / noise.runs) / noise.runs_sd) ** 2
-    prior -= 0.5 * (np.log(t / noise.launches) / noise.launches_sd) ** 2
-    within = np.zeros(len(s))
-    repeats = np.zeros(len(s))
-    for launch in data:
-        within += _spread(np.array(launch.residuals), s)
-    for index in {launch.index for launch in data}:
-        here = [launch for launch in data if launch.index == index]
-        centers = np.array([launch.center for launch in here])
-        runs = float(np.mean([launch.runs for launch in here]))
-        offset_se = math.sqrt(float(np.mean([launch.offset_se**2 for launch in here])))
-        repeats += _spread(centers - robust_location(centers), launch_scale(s, t, runs, offset_se))
-    weight = prior + within + repeats
-    kept = weight > weight.max() + math.log(keep)
-    return Scales(s[kept], t[kept], (prior + within)[kept])
+    known = -0.5 * (np.log(s / noise.runs) / noise.runs_sd) ** 2
+    known -= 0.5 * (np.log(t / noise.launches) / noise.launches_sd) ** 2
+    within = [np.array(launch.residuals) for launch in data]
+    runs = np.ones(sum(map(len, within)))
+    known += np.repeat(_spread(within, SIGMA[:, None] * runs), len(TAU))
+    places = [[x for x in data if x.index == index] for index in {launch.index for launch in data}]
+    centers = [np.array([launch.center for launch in here]) for here in places]
+    apart = [middles - robust_location(middles) for middles in centers]
+    sizes = [len(here) for here in places]
+    runs = np.repeat([np.mean([launch.runs for launch in here]) for here in places], sizes)
+    errors = np.repeat([np.mean([launch.offset_se**2 for launch in here]) for here in places], sizes)
+    total = known + _spread(apart, launch_scale(s[:, None], t[:, None], runs, np.sqrt(errors)))
+    kept = total > total.max() + math.log(keep)
+    weight = np.exp(known[kept] - known[kept].max())
+    return WeightedNoise(s[kept], t[kept], weight / weight.sum())

@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 from perfbisect.bisect.decision.beliefs import (
     NO_CHANGE,
     Posterior,
-    WeightedNoise,
     gap_masses,
     step_prior,
 )
 from perfbisect.bisect.decision.model import BUILD_SD, USUAL_NOISE, NoisePrior
-from perfbisect.bisect.decision.noise import LaunchEstimate, scales
+from perfbisect.bisect.decision.noise import LaunchEstimate, WeightedNoise, likely_noise
 from perfbisect.stats.robust import Array, heavy_tailed_weight, log_heavy_tailed, log_sum_exp
 
 BUILD_PRIOR = (0.6, 0.2, 0.15, 0.05, 0.0, 0.0)
@@ -130,13 +129,13 @@ class _Kinds:
     def of(
         cls, data: tuple[LaunchEstimate, ...], noise: NoisePrior, builds: Array, drifts: dict[float, float]
     ) -> _Kinds:
-        pairs = scales(data, noise)
+        pairs = likely_noise(data, noise)
         possible = np.flatnonzero(builds > 0)
         pair, build, path = (
             part.ravel()
             for part in np.meshgrid(np.arange(len(pairs.sigma)), possible, list(drifts), indexing="ij")
         )
-        prior = pairs.log_weight[pair] + np.log(builds[build] / builds.sum())
+        prior = np.log(pairs.weight[pair] * builds[build] / builds.sum())
         prior = prior + np.log([drifts[float(sd)] for sd in path])
         return cls(pairs.sigma[pair], pairs.tau[pair], build, np.asarray(path, float), prior)
 

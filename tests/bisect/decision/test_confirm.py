@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from perfbisect.bisect.decision.beliefs import WeightedNoise, prior_weights
+from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.confirm import (
     ABSENT,
     DECIDED,
@@ -23,7 +23,7 @@ from perfbisect.bisect.decision.confirm import (
     turn,
 )
 from perfbisect.bisect.decision.model import Plan
-from perfbisect.bisect.decision.noise import LaunchEstimate
+from perfbisect.bisect.decision.noise import LaunchEstimate, WeightedNoise
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.state import observed_prices
 from perfbisect.model.attempt import Costs

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfbisect.bisect.decision.beliefs import WeightedNoise, prior_weights
+from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.confirm import EffectPrior, log_ratio
-from perfbisect.bisect.decision.noise import LaunchEstimate
+from perfbisect.bisect.decision.noise import LaunchEstimate, WeightedNoise
 from perfbisect.bisect.decision.posterior import compute_posterior
 
 
