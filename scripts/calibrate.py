@@ -42,8 +42,8 @@ from scripts.simulation import choose, parser, percent, print_head, print_row, s
 
 SETS = (0.5, 0.8, 0.95)
 
-CLAIMS = ("found", "narrowed")
-"""Outcomes that say of some commits that the culprit is among them."""
+CLAIMS = ("found", "narrowed", "gradual")
+"""Outcomes that say of some commits that the culprit is among them, or that there is none."""
 
 SAID = (0.0, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 1.0)
 """Edges of the probabilities told, in the table of whether they were true."""
@@ -67,6 +67,8 @@ class World:
     """... and the same of launches."""
     slow_share: float = 1.0
     """Share of the launches from the culprit on that the step slows."""
+    further: int = 0
+    """How many other changes make as large a step."""
     slope: float = 0.0
     """Change over the whole range, a little at every position."""
     fails: float = 0.0
@@ -108,6 +110,8 @@ WORLDS: dict[str, World] = {
     "launches in modes 8 % apart, p 0.5, no change": World(step=0.0, launch_modes=(0.08, 0.5)),
     "tries fail in 30 %, step 5 %": World(step=0.05, fails=0.3),
     "tries fail in 50 %, step 5 %": World(step=0.05, fails=0.5),
+    "two steps of 7 %": World(step=0.07, further=1),
+    "three steps of 5 %": World(step=0.05, further=2),
     "slope of 5 %": World(step=0.0, slope=0.05),
     "slope of 10 %": World(step=0.0, slope=0.10),
     "place +5 %": World(step=0.05, place=(0.05,)),
@@ -152,7 +156,7 @@ class Session:
     right: bool
     """It was named, or where there was none, no commit was blamed."""
     held: int = 0
-    """Commits of an outcome that holds the culprit; 0: it does not."""
+    """Commits of an outcome that holds a culprit, 1 of a slope that is one; 0: it does not."""
     before: tuple[bool, ...] | None = None
     """The sets before the first A/B hold the culprit."""
     during: list[tuple[bool, ...]] = field(default_factory=list)
@@ -183,6 +187,8 @@ class Bench:
     """Changes whose last try failed."""
     moves: tuple[int, ...] = ()
     """Changes that move a channel."""
+    further: tuple[int, ...] = ()
+    """Other changes that make the step, too; ``drawn`` has them."""
 
     def level(self, index: int, slot: int) -> float:
         world = self.world
@@ -257,6 +263,11 @@ def prepare(world: World, seed: int) -> tuple[Bench, Plan]:
         drawn += math.log1p(world.build_modes[0]) * (rng.random(world.n + 1) < world.build_modes[1])
     drawn += math.log1p(world.slope) * np.linspace(0, 1, world.n + 1)
     bench = Bench(world, rng, culprit, drawn, Costs())
+    if world.further:
+        others = [i for i in range(1, world.n + 1) if i != culprit]
+        bench.further = tuple(map(int, rng.choice(others, world.further, replace=False)))
+        for at in bench.further:
+            drawn[at:] += math.log1p(world.step)
     binaries = tuple(map(str, range(world.n + 1))) if world.is_compiled else ()
     channels: tuple[Metric, ...] = ()
     if world.counts is not None or world.beside is not None:
@@ -337,20 +348,21 @@ def _held(plan: Plan, events: list[Event], culprit: int) -> tuple[bool, ...]:
 
 
 def _judge(session: Session, bench: Bench, outcome: SearchOutcome) -> Session:
-    world, culprit = bench.world, bench.culprit
+    world, named = bench.world, {bench.culprit, *bench.further}.intersection(outcome.culprits)
     session.word = outcome.verdict
     found, claims = outcome.verdict == "found", outcome.verdict in CLAIMS
-    session.held = len(outcome.culprits) if claims and world.step and culprit in outcome.culprits else 0
-    session.right = found and session.held > 0 if world.step else not claims
-    if outcome.culprits:
-        session.said = outcome.probability, bool(world.step) and culprit in outcome.culprits
-    elif outcome.verdict == "gradual":
-        session.said = outcome.probability, bool(world.slope)
-    if world.slope:
-        session.right = outcome.verdict == "gradual"
+    held = len(outcome.culprits) if world.step and named else 0
+    if outcome.verdict == "gradual":
+        held = int(world.slope > 0)
+    session.held = held if claims else 0
+    is_change = bool(world.step or world.slope)
+    session.right = held > 0 and (found or not world.step) if is_change else not claims
+    if outcome.culprits or outcome.verdict == "gradual":
+        session.said = outcome.probability, held > 0
     if outcome.whole is not None and world.elsewhere is None:
         session.whole = _covers(outcome.whole, bench.level(world.n, 0) - bench.level(0, 0))
     if found and session.right and outcome.confirmed is not None and world.elsewhere is None:
+        culprit = min(named)
         truth = bench.level(culprit, 0) - bench.level(culprit - 1, 0)
         session.step = _covers(outcome.confirmed, math.log1p(world.step))
         session.built = _covers(outcome.confirmed, truth)

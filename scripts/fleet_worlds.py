@@ -24,7 +24,6 @@ from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.ahead import likely_next
 from perfbisect.bisect.decision.machines import (
     home_machine,
-    launches_in_blocks,
     machine_offsets,
     made_elsewhere,
     outlying_machines,
@@ -39,6 +38,7 @@ from perfbisect.bisect.decision.model import (
     Reason,
     SearchOutcome,
 )
+from perfbisect.bisect.decision.noise import launches
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.model.attempt import Costs
 from scripts.calibrate import CLAIMS, measured, search
@@ -212,10 +212,10 @@ class FleetSimulation:
         assert trial is not None
         first = [x for x in self.events if isinstance(x, Measured) and x.trial == trial]
         look = confirm.expected(state.whole)
-        home = home_machine(launches_in_blocks(first, self.plan.scale), step, look)
+        home = home_machine(launches(tuple(first), self.plan.scale, in_blocks=True), step, look)
         other = next((name for name in self.machines if name != home), None)
         while True:
-            made = launches_in_blocks([*first, *added], self.plan.scale)
+            made = launches((*first, *added), self.plan.scale, in_blocks=True)
             parent, culprit = made_elsewhere(made, step, home)
             said = confirm.elsewhere(parent, culprit, look)
             if other is None or (said is not None and len(added) % 2 == 0):

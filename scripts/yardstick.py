@@ -195,7 +195,7 @@ def _session(job: tuple[str, str, dict[str, Any], int]) -> tuple[str, int, dict[
     row = sim.run_trial(sim.ObjectAdapter(factory, who), sim.Scenario(**cell), seed)
     if who == "perfbisect":
         row.update(_held(made[-1], sim.World(sim.Scenario(**cell), seed)))
-        if row.get("narrowed") is False:
+        if row.get("narrowed") is False or (row["why"] == "gradual" and cell["d"]):
             row["verdict"] = "wrong"
     return who, seed, row
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.decision.machines import home_machine, launches_in_blocks, made_elsewhere
+from perfbisect.bisect.decision.machines import home_machine, made_elsewhere
 from perfbisect.bisect.decision.model import Comparison, Note, SearchOutcome
-from perfbisect.bisect.decision.noise import LaunchEstimate
+from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.bisect.plan import BisectPlan, discard_text, launch_reason
 from perfbisect.bisect.search_events import machines_out, measured_event, to_search_events
@@ -164,7 +164,7 @@ def _launches(records: Sequence[Launch], plan: BisectPlan, step: Comparison) -> 
         if launch.position in (step.parent, step.culprit)
         if launch.purpose == PURPOSE or (launch.purpose == "confirm" and launch.trial == trial)
     ]
-    return launches_in_blocks(events, plan.search.scale)
+    return launches(tuple(events), plan.search.scale, in_blocks=True)
 
 
 def _expected(plan: BisectPlan, records: Sequence[Launch]) -> confirm.EffectPrior:

@@ -59,6 +59,8 @@ class Posterior:
     """Standard deviation of the machine's drift, 0 where the data show none."""
     slope: float
     """Probability that the level moves a little at every position, where that is thought of."""
+    several: float
+    """Probability of several steps, where a slope is likely; it is shared out to their gaps."""
     misfit: float
     """Largest distance of a position's level from the slope, in standard errors."""
     builds: Array
@@ -195,11 +197,3 @@ def nearest(index: int, low: int, high: int, skips: frozenset[int]) -> int | Non
             if low < i < high and i not in skips:
                 return i
     return None
-
-
-def parent_of(index: int, skips: frozenset[int]) -> int:
-    """The last testable position before a candidate."""
-    parent = index - 1
-    while parent in skips:
-        parent -= 1
-    return parent

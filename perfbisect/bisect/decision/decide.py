@@ -23,6 +23,7 @@ from perfbisect.bisect.decision.model import (
     SearchOutcome,
     Wait,
 )
+from perfbisect.bisect.decision.posterior import SLOPE_SHOWN
 from perfbisect.bisect.decision.search import RangeResult, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext
 
@@ -30,11 +31,8 @@ MIN_POSITIONS = 6
 MIN_LAUNCHES = 14
 """Least positions and launches that show a slope."""
 
-SLOPE_ABOVE = 0.2
-"""Probability of a slope above which the search tells it from a step before anything else ..."""
-
-GRADUAL = 0.95
-"""... and above which there is no single change to find."""
+GRADUAL = 0.92
+"""Probability of a slope above which there is no single change to find."""
 
 MISFIT = 0.00135
 """Chance that a position of a slope misses it by more than it may: three standard errors for one position."""
@@ -134,7 +132,7 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     # Few positions or launches cannot tell a slope from a step.
     may_be_slope = len(posterior.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
     sloping = state.explained if may_be_slope and not context.pending else None
-    if sloping is None or sloping.slope <= SLOPE_ABOVE:
+    if sloping is None or sloping.slope <= SLOPE_SHOWN:
         sloping = None
     elif sloping.slope > GRADUAL and sloping.misfit < NormalDist().inv_cdf(1 - MISFIT / len(posterior.at)):
         return outcome.without_culprit(state, posterior, "gradual", believed=sloping)

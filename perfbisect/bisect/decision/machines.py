@@ -15,7 +15,6 @@ from perfbisect.bisect.decision.model import Comparison, Event, Measured
 from perfbisect.bisect.decision.noise import (
     LaunchEstimate,
     launch_centers,
-    launches,
     likely_noise,
     slot_offsets,
 )
@@ -218,12 +217,6 @@ def _any_step(
 
 Sides = tuple[list[LaunchEstimate], list[LaunchEstimate]]
 """The launches of the parent, and those of the culprit."""
-
-
-def launches_in_blocks(events: Sequence[Measured], scale: Scale) -> tuple[LaunchEstimate, ...]:
-    """The launches of an A/B, each slot a block: what is not known of its speed is the same on both sides."""
-    made = launches(tuple(events), scale)
-    return tuple(replace(launch, offset_se=0.0, block=launch.slot) for launch in made)
 
 
 def home_machine(made: Sequence[LaunchEstimate], step: Comparison, look: confirm.EffectPrior) -> str:

@@ -212,8 +212,10 @@ def launch_centers(seen: Sequence[Measured], scale: Scale) -> tuple[list[Array],
     return runs, np.array([robust_location(own, noise) for own in runs])
 
 
-def launches(events: tuple[Event, ...], scale: Scale) -> tuple[LaunchEstimate, ...]:
+def launches(events: tuple[Event, ...], scale: Scale, in_blocks: bool = False) -> tuple[LaunchEstimate, ...]:
     """The measured events as launches, larger is worse, less the effects of run order and slot.
+
+    ``in_blocks``: of an A/B, where what is not known of a slot's speed is the same on both sides.
 
     Raises:
         ValueError: no value, or one that is not positive.
@@ -232,8 +234,9 @@ def launches(events: tuple[Event, ...], scale: Scale) -> tuple[LaunchEstimate, .
             residuals=tuple(sorted(float(v) for v in runs[k] - middles[k])),
             slot=event.slot,
             at=at,
-            offset_se=float(offset_se[k]),
+            offset_se=0.0 if in_blocks else float(offset_se[k]),
             machine=event.machine,
+            block=event.slot if in_blocks else "",
         )
         for k, (event, at) in enumerate(zip(seen, minutes(events), strict=True))
     )

@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 
 from perfbisect.bisect.decision.beliefs import (
     NO_CHANGE,
+    RELEVANT,
     Posterior,
     gap_masses,
     step_prior,
 )
 from perfbisect.bisect.decision.model import BUILD_SD, USUAL_NOISE, NoisePrior
 from perfbisect.bisect.decision.noise import LaunchEstimate, WeightedNoise, likely_noise
+from perfbisect.bisect.decision.staircase import staircase
 from perfbisect.stats.robust import Array, heavy_tailed_weight, log_heavy_tailed, log_sum_exp
 
 BUILD_PRIOR = (0.6, 0.2, 0.15, 0.05, 0.0, 0.0)
@@ -39,6 +41,13 @@ COMPILED_PRIOR = (0.1, 0.25, 0.35, 0.3, 0.0, 0.0)
 
 SLOPE = 0.1
 """Prior probability that what changes between the ends changes gradually."""
+
+SLOPE_SHOWN = 0.2
+"""Probability of a slope above which the search tells it from a step before anything else, and reckons with
+several steps: these look like a slope where few positions were launched."""
+
+SEVERAL = 2.0
+"""Prior weight of several steps, in the units of :data:`SLOPE`: true slopes are rare."""
 
 SLOW_SHARES = (0.8, 0.6, 0.4, 0.2)
 """Grid of the share of launches that a step slows, where it does not slow all ..."""
@@ -385,6 +394,11 @@ def compute_posterior(
         share = share * factor
         share /= share.sum()
     of_kind, gaps = share.sum(1), len(at) - 1
+    told, several = share.sum(0), np.zeros(gaps)
+    if told[-2] > SLOPE_SHOWN:
+        several = told[-2] * _several_steps(made, kinds, got, share, gap_masses(scope, at))
+        several /= 1 + several.sum()
+        told *= 1 - several.sum()
     step, step_weight = got.nodes[:, :gaps].ravel(), (share[:, :gaps, None] * got.mass[:, :gaps]).ravel()
     used = step_weight > 1e-7 * step_weight.max()
     # Quantiles need ascending sizes; the nodes of different gaps lie among each other.
@@ -395,8 +409,8 @@ def compute_posterior(
         data=data,
         scope=scope,
         at=tuple(map(int, at)),
-        gaps=share[:, :gaps].sum(0),
-        none=float(share[:, -1].sum()),
+        gaps=told[:gaps] + several,
+        none=float(told[-1]),
         min_effect=min_effect,
         sigma=float(np.exp(of_kind @ np.log(kinds.sigma))),
         tau=float(np.exp(of_kind @ np.log(kinds.tau))),
@@ -405,7 +419,8 @@ def compute_posterior(
         step=step[used][by_size],
         step_weight=step_weight[used][by_size],
         drift=drift,
-        slope=float(share[:, -2].sum()),
+        slope=float(told[-2]),
+        several=float(several.sum()),
         misfit=got.misfit(made, kinds, share) if sloping else 0.0,
         builds=np.asarray(np.bincount(kinds.build, of_kind, minlength=len(BUILD_SD)), float),
         build_ratio=(1 - alike) / max(alike, 1e-12) * before / (1 - before),
@@ -413,6 +428,20 @@ def compute_posterior(
         slow_share=slow_share,
         slow=slow,
     )
+
+
+def _several_steps(data: _Launches, kinds: _Kinds, got: _Fit, share: Array, mass: Array) -> Array:
+    """The probability of several steps in units of the slope's, gap by gap; ``mass``: prior of each."""
+    likely = share[:, -2] > 0.1 * share[:, -2].max()
+    kinds, fixed = kinds.pick(likely), got.fixed[likely, -2]
+    # Less the drift as the slope has it.
+    y = data.y - (fixed[:, 1:, 1] - got.delta[likely, -2, None] * fixed[:, 1:, 0]) @ data.hats
+    # No number of launches tells steps that hardly matter from a slope.
+    least = math.expm1(RELEVANT * math.log1p(data.min_effect))
+    scale, builds = np.sqrt(data.variance(kinds)), np.sqrt(kinds.build_variance)
+    steps, falls = staircase(y, scale, data.index, builds, mass, least)
+    odds = log_sum_exp(steps + kinds.log_prior) - log_sum_exp(got.log[likely, -2] + kinds.log_prior)
+    return SEVERAL / SLOPE * np.exp(np.minimum(odds, 100.0)) * falls
 
 
 def _levels(

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of
+from perfbisect.bisect.decision.beliefs import Posterior, leading
 from perfbisect.bisect.decision.model import (
     NextLaunch,
     Reason,
@@ -137,7 +137,7 @@ def search(
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
     if mass >= CONFIRM_ABOVE and held is None and not just_judged:
         runs = confirm.runs_for(believed, state.prices, state.plan.max_runs)
-        trial = Trial(len(state.trials), parent_of(last, state.skips), last, runs)
+        trial = Trial(len(state.trials), first - 1, last, runs)
         return NextLaunch(last, "confirm", runs, Reason("pair", round=1), trial.parent, trial)
     more = None if held is None or judged_by is None else _beside(state, span, held, judged_by, context)
     return more or _probe(state, believed, context)
@@ -225,8 +225,9 @@ def judgement(
     look, scale = confirm.expected(posterior), state.plan.scale
     step = confirm.compare(*pairs.sides, look, scale)
     whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, scale)
-    if whole.low <= step.high and step.low <= whole.high:
-        return Judgement(state.explain(posterior))
+    explained = state.explain(posterior)
+    if whole.low <= step.high and step.low <= whole.high and explained.several < 0.5:
+        return Judgement(explained)
     near = [x for x in posterior.at if pairs.parent - NEIGHBOURS < x < pairs.culprit + NEIGHBOURS]
     local = state.posterior((near[0], near[-1]), made)
     assert local is not None

@@ -180,6 +180,14 @@ def test_a_slope_is_one_only_where_every_position_lies_on_it():
     assert not ends_as_gradual({0: 0, 6: 0, 7: 0, 8: 0.10, 9: 0.10, 16: 0.10})
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_two_steps_on_a_line_are_no_slope(seed):
+    """A third of the way up after a third of the way: few positions lie as well on a line."""
+    world = Bench(Plan(n=48), {16: 0.1, 32: 0.1}, 0.02, 0.015, seed)
+    outcome = world.play()
+    assert outcome.verdict == "found" and outcome.culprits in ((16,), (32,))
+
+
 def intermittent(fast, slow, size=0.2, n=16):
     """Launches (position, count of fast, count of slow) as events of a search."""
     rng = np.random.default_rng(3)
