@@ -55,7 +55,8 @@ def staircase(
     without = [_chain(seen[best : best + 1], 1 - chance, steps, rise)[0] for steps in gaps]
     held = -np.expm1(np.array(without) - logs[best])
     least_two = math.log1p(-math.exp(-MEAN_STEPS) * (1 + MEAN_STEPS))
-    return logs + top.sum((1, 2)) + math.log(width / math.sqrt(2 * math.pi)) - least_two, held / held.sum()
+    total = logs + top.sum((1, 2)) + math.log(width / math.sqrt(2 * math.pi)) - least_two
+    return total, held / max(float(held.sum()), 1e-300)
 
 
 def _chain(seen: Array, stays: Array, steps: Array, rise: Array) -> Array:
@@ -72,7 +73,7 @@ def _chain(seen: Array, stays: Array, steps: Array, rise: Array) -> Array:
         level[:, 2] += risen[:, 2]
         level *= seen[:, k, None]
         # Many positions off a staircase multiply to less than any number.
-        top = level.max(axis=(1, 2))
+        top = np.maximum(level.max(axis=(1, 2)), 1e-300)
         level /= top[:, None, None]
         logs += np.log(top)
     return np.asarray(logs + np.log(level[:, 2].sum(axis=1) + 1e-300))

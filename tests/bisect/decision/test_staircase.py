@@ -86,3 +86,10 @@ def test_many_positions_that_no_staircase_has_are_unlikely_not_impossible():
     logs, falls = staircase(y[None], scale, index, np.zeros(1), np.full(199, 1 / 199), LEAST)
     assert np.isfinite(logs).all() and logs[0] < 200 * math.log(1 / 0.001) - 1000
     assert falls.sum() == pytest.approx(1)
+
+
+def test_levels_that_fall_are_finite_too():
+    """No staircase comes down: every launch of the second position is out of its reach."""
+    index, y = np.repeat(np.arange(3), 60), np.repeat([2.0, 0.0, 2.0], 60)
+    logs, falls = staircase(y[None], np.full((1, 180), 0.001), index, np.zeros(1), np.full(2, 0.5), LEAST)
+    assert np.isfinite(logs).all() and logs[0] < 0 and np.isfinite(falls).all()
