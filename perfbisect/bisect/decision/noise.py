@@ -283,16 +283,17 @@ def launch_scale(sigma: Array, tau: Array, runs: Array | float, offset_se: Array
 
 
 def _spread(groups: Sequence[Array], scale: Array) -> Array:
-    """Log likelihood [scale] of groups of residuals, around its own centre; ``scale`` [.., residual].
+    """Log likelihood [scale] of residuals, each group around its own centre; ``scale`` [.., residual].
 
     The k of a group carry k - 1 free differences, and each has the variance scale^2 (k - 1) / k: so every
     residual counts for that share of one, widened to the full scale.
     """
     sizes = np.array([len(group) for group in groups])
     share = np.repeat((sizes - 1) / sizes, sizes)
-    rest, used = np.concatenate(groups), share > 0
-    z = rest[used] / (np.sqrt(share[used]) * scale[:, used])
-    return np.asarray((log_heavy_tailed(z) - np.log(scale[:, used])) @ share[used])
+    used = share > 0
+    scale = np.broadcast_to(scale, (len(scale), len(share)))[:, used]
+    z = np.concatenate(groups)[used] / (np.sqrt(share[used]) * scale)
+    return np.asarray((log_heavy_tailed(z) - np.log(scale)) @ share[used])
 
 
 def likely_noise(
@@ -307,8 +308,7 @@ def likely_noise(
     known = -0.5 * (np.log(s / noise.runs) / noise.runs_sd) ** 2
     known -= 0.5 * (np.log(t / noise.launches) / noise.launches_sd) ** 2
     within = [np.array(launch.residuals) for launch in data]
-    runs = np.ones(sum(map(len, within)))
-    known += np.repeat(_spread(within, SIGMA[:, None] * runs), len(TAU))
+    known += np.repeat(_spread(within, np.asarray(SIGMA[:, None])), len(TAU))
     places = [[x for x in data if x.index == index] for index in {launch.index for launch in data}]
     centers = [np.array([launch.center for launch in here]) for here in places]
     apart = [middles - robust_location(middles) for middles in centers]

@@ -248,11 +248,16 @@ class _Fit:
     rest: Array
     log: Array
 
+    @property
+    def common(self) -> Array:
+        """Of y less the step [.., (level, knots)]."""
+        return np.asarray(self.fixed[..., 1] - self.delta[..., None] * self.fixed[..., 0])
+
     def misfit(self, data: _Launches, kinds: _Kinds, share: Array) -> float:
         """Largest distance of a position's level from the slope, in standard errors, by the likeliest fit."""
         kind = int(np.argmax(share[:, -2]))
         variance, size = data.variance(kinds)[kind], len(data.soon) + 1
-        common = self.fixed[kind, -2, :, 1] - self.delta[kind, -2] * self.fixed[kind, -2, :, 0]
+        common = self.common[kind, -2]
         line = common[0] + common[1:size] @ data.hats + self.delta[kind, -2] * data.x[-2]
         weight = heavy_tailed_weight(self.rest[kind, -2] / np.sqrt(variance)) / variance
         _, place = np.unique(data.index, return_inverse=True)
@@ -433,9 +438,9 @@ def compute_posterior(
 def _several_steps(data: _Launches, kinds: _Kinds, got: _Fit, share: Array, mass: Array) -> Array:
     """The probability of several steps in units of the slope's, gap by gap; ``mass``: prior of each."""
     likely = share[:, -2] > 0.1 * share[:, -2].max()
-    kinds, fixed = kinds.pick(likely), got.fixed[likely, -2]
+    kinds = kinds.pick(likely)
     # Less the drift as the slope has it.
-    y = data.y - (fixed[:, 1:, 1] - got.delta[likely, -2, None] * fixed[:, 1:, 0]) @ data.hats
+    y = data.y - got.common[likely, -2, 1:] @ data.hats
     # No number of launches tells steps that hardly matter from a slope.
     least = math.expm1(RELEVANT * math.log1p(data.min_effect))
     scale, builds = np.sqrt(data.variance(kinds)), np.sqrt(kinds.build_variance)

@@ -225,9 +225,10 @@ def judgement(
     look, scale = confirm.expected(posterior), state.plan.scale
     step = confirm.compare(*pairs.sides, look, scale)
     whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, scale)
-    explained = state.explain(posterior)
-    if whole.low <= step.high and step.low <= whole.high and explained.several < 0.5:
-        return Judgement(explained)
+    if whole.low <= step.high and step.low <= whole.high:
+        explained = state.explain(posterior)
+        if explained.several < 0.5:
+            return Judgement(explained)
     near = [x for x in posterior.at if pairs.parent - NEIGHBOURS < x < pairs.culprit + NEIGHBOURS]
     local = state.posterior((near[0], near[-1]), made)
     assert local is not None
