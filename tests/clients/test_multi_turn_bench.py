@@ -135,7 +135,7 @@ def test_a_launch(tmp_path: Path) -> None:
     for run in made.runs:
         assert run.values["output_tokens"] == 6
         assert run.values["failed"] == 0
-        assert 3.0 < run.values["tpot:median"] < 20.0
+        assert run.values["tpot:median"] > 3.0
         assert run.facts["turns"] == 5
         assert run.facts["completed"] == 12
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -188,11 +187,7 @@ def test_torch_that_sees_other_devices_is_the_machines(tmp_path: Path, box: Box)
 @pytest.mark.processes
 def test_slot_with_a_slow_device_is_slow(tmp_path: Path, box: Box) -> None:
     """Its name stands with the numbers, so that a model can take the slot out."""
-    other = Slot("five", (FIVE,), env={"CUDA_VISIBLE_DEVICES": "5"})
-    values: dict[str, float] = {}
-    for slot in (LEASED, other):
-        engine = box.engine(tmp_path, PRETEND_SLOW_DEVICES="5:2")
-        made = attempt(tmp_path / slot.name, engine, slot=slot, runs=2)
-        assert made.failure is None and made.slot == slot.name
-        values[slot.name] = statistics.median(run.values["tpot:median"] for run in made.runs)
-    assert 1.5 < values["five"] / values["zero"] < 2.7
+    slow = Slot("five", (FIVE,), env={"CUDA_VISIBLE_DEVICES": "5"})
+    made = attempt(tmp_path / "five", box.engine(tmp_path, PRETEND_SLOW_DEVICES="5:4"), slot=slow)
+    assert made.failure is None and made.slot == "five"
+    assert made.runs[0].values["tpot:median"] > 15.0, "of 20; a busy machine only adds"
