@@ -18,6 +18,7 @@ MEAN_STEPS = 2.0
 """Mean number of steps, none and one included."""
 
 _MOST_LEVELS = 300
+"""Most nodes of a level."""
 
 
 def staircase(
