@@ -124,7 +124,8 @@ class Posterior:
         expected = np.diff(step_prior(edges, self.min_effect))
         change = (1 - self.none) / (1 - NO_CHANGE)
         # P(data | a step between two neighbouring edges) / P(data | no change), whatever the prior.
-        odds = mass / expected * change / max(self.none / NO_CHANGE, 1e-300)
+        # Beyond the largest step of the prior there is none: no mass, and nothing to rule out.
+        odds = mass / np.maximum(expected, 1e-300) * change / max(self.none / NO_CHANGE, 1e-300)
         return bool(np.max(odds) < 1 / MIN_ODDS_AGAINST)
 
 

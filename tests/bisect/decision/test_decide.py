@@ -63,6 +63,13 @@ def test_no_change_is_not_reproduced():
     assert end.beliefs.none == pytest.approx(end.probability, abs=0.1)
 
 
+@pytest.mark.parametrize("min_effect", [0.15, 0.2, 0.5, 0.9])
+def test_no_change_is_not_reproduced_whatever_the_smallest_effect(min_effect):
+    for seed in range(3):
+        world = bench(step=0.0, n=8, sigma=0.02, tau=0.015, seed=seed, min_effect=min_effect)
+        assert (world.play().verdict, len(world.events)) == ("not reproduced", 6)
+
+
 def test_ends_that_may_differ_by_the_smallest_effect_are_too_small_and_not_called_equal():
     """Blunt launches show no step of twice the smallest effect, and cannot rule out one of that size."""
     ends = [bench(step=0.0, sigma=0.01, tau=0.02, seed=seed).play() for seed in range(6)]
