@@ -7,7 +7,7 @@ search goes on with the launches that were made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -33,7 +33,7 @@ _CERTAIN = 0.99
 
 @dataclass(frozen=True)
 class _Step:
-    """The neighbours among the measured positions between which the level crosses the middle of the ends."""
+    """The neighbours among the measured positions whose levels differ most."""
 
     parent: int
     culprit: int
@@ -63,6 +63,8 @@ def next_action(state: SearchState, context: SlotContext) -> NextLaunch | Wait |
             if sum(launch.index == end for launch in state.data) < 2:
                 return NextLaunch(end, "end", 1, Reason("end round", index=end, round=2))
         return _outcome(state, "not reproduced", None)
+    if step.size < plan.scale.room(plan.min_effect):
+        return _outcome(state, "gradual", None)
     if not step.is_last:
         # The middle by the prior's weights, as far as it can be tested.
         ahead = np.cumsum(prior_weights(plan.n, plan.prior))
@@ -71,8 +73,6 @@ def next_action(state: SearchState, context: SlotContext) -> NextLaunch | Wait |
         index = nearest(inside, step.parent, step.culprit, state.skips)
         assert index is not None
         return NextLaunch(index, "search", 1, Reason("halves", span=(step.parent, step.culprit)))
-    if step.size < plan.scale.room(plan.min_effect):
-        return _outcome(state, "gradual", step)
     made = {launch.index for launch in state.data if launch.purpose == "confirm"}
     if {step.parent, step.culprit} <= made:
         return _outcome(state, "found", step)
@@ -104,13 +104,13 @@ def _levels(state: SearchState) -> Mapping[int, float] | None:
 
 
 def _step(state: SearchState, levels: Mapping[int, float]) -> _Step | None:
-    """The largest step across the middle of the ends; None where these differ by less than is relevant."""
-    whole = levels[state.plan.n] - levels[0]
-    if whole < state.plan.scale.room(state.plan.min_effect):
+    """The largest step; None where the ends differ by less than is relevant."""
+    n = state.plan.n
+    if levels[n] - levels[0] < state.plan.scale.room(state.plan.min_effect):
         return None
-    middle = levels[0] + whole / 2
-    steps = [(a, b) for a, b in pairwise(sorted(levels)) if levels[a] < middle <= levels[b]]
-    parent, culprit = max(steps, key=lambda step: levels[step[1]] - levels[step[0]])
+    # A position that was measured and then failed cannot be of a pair.
+    at = sorted(levels.keys() - (state.skips - {0, n}))
+    parent, culprit = max(pairwise(at), key=lambda step: levels[step[1]] - levels[step[0]])
     is_last = nearest(parent + 1, parent, culprit, state.skips) is None
     return _Step(parent, culprit, levels[culprit] - levels[parent], is_last)
 
@@ -125,11 +125,14 @@ def _outcome(state: SearchState, verdict: SearchVerdict, step: _Step | None) -> 
     if verdict != "found" or step is None:
         swapped = -plan.sign * whole.effect >= plan.min_effect
         notes = (*((Note("ends swapped", effect=whole.effect),) if swapped else ()), *notes)
-        return SearchOutcome(verdict, (), _CERTAIN, _beliefs(state, None), whole=whole, notes=notes)
+        nothing = _beliefs(state, None)
+        if verdict == "gradual":
+            nothing = replace(nothing, none=0.0)
+        return SearchOutcome(verdict, (), _CERTAIN, nothing, whole=whole, notes=notes)
     confirmed = _compare(state, step.parent, step.culprit)
     levels = _levels(state) or {}
     size = levels[plan.n] - levels[0]
-    if size - step.size > plan.scale.room(plan.min_effect):
+    if abs(size - step.size) > plan.scale.room(plan.min_effect):
         notes = (Note("more steps", effect=confirmed.effect, whole=whole.effect), *notes)
     culprits = tuple(range(step.parent + 1, step.culprit + 1))
     share = step.size / size

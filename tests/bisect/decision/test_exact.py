@@ -101,6 +101,39 @@ def test_many_small_steps_are_gradual_and_one_of_several_is_not_the_whole() -> N
     assert [note.kind for note in outcome.notes] == ["more steps"]
 
 
+def test_the_largest_step_is_named_wherever_the_middle_of_the_ends_is_crossed() -> None:
+    plan = Plan(30, -1, min_effect=0.01, exact=True)
+    outcome, _ = search(plan, lambda i: 1.0 - 0.04 * (i >= 8) - 0.008 * (i >= 15) - 0.045 * (i >= 20))
+    assert (outcome.verdict, outcome.culprits) == ("found", (20,))
+
+
+def test_a_step_that_is_partly_undone_is_not_the_whole_change() -> None:
+    outcome, _ = search(
+        Plan(16, -1, min_effect=0.01, exact=True), lambda i: 0.8 if 5 <= i < 10 else 0.99 if i >= 10 else 1.0
+    )
+    assert (outcome.verdict, outcome.culprits) == ("found", (5,))
+    assert [note.kind for note in outcome.notes] == ["more steps"]
+
+
+def test_gradual_does_not_say_that_nothing_changed() -> None:
+    outcome, events = search(Plan(32, -1, min_effect=0.01, exact=True), lambda i: 1 - 0.006 * (i // 12))
+    assert (outcome.verdict, len(events)) == ("gradual", 3)
+    assert outcome.beliefs is not None and outcome.beliefs.none == 0.0
+
+
+def test_a_culprit_that_fails_at_its_pair_is_named_with_its_neighbour() -> None:
+    events: list[Event] = []
+    plan = Plan(16, -1, min_effect=0.01, exact=True)
+    while isinstance(action := next_action(plan, events), NextLaunch):
+        if (action.index, action.purpose) == (9, "confirm"):
+            events.append(Skipped(9, "confirm", 1.0))
+        else:
+            values = (0.9 if action.index >= 9 else 1.0,)
+            events.append(Measured(action.index, action.purpose, values, run=1.0, trial=action.trial))
+    assert isinstance(action, SearchOutcome)
+    assert (action.verdict, action.culprits, len(events)) == ("found", (9, 10), 9)
+
+
 def test_a_share_steps_by_a_difference() -> None:
     plan = Plan(16, -1, min_effect=0.01, absolute=True, exact=True)
     outcome, _ = search(plan, lambda i: 0.0 if i >= 5 else 0.05)
