@@ -67,7 +67,7 @@ def test_no_difference_is_not_reproduced(play: Play) -> None:
     report = play(World(history(8).changes, slow=None, sigma=0.002, tau=0.002))
     assert (report.outcome, report.culprit, report.culprits) == ("not reproduced", None, ())
     assert {x.purpose for x in report.launches} == {"end"}
-    assert "no difference" in report.summary[0]
+    assert "no such difference" in report.summary[0]
 
 
 def test_a_step_in_the_noise_is_too_small_and_says_what_more_would_cost(play: Play) -> None:

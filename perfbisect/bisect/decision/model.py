@@ -239,7 +239,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed.
+    """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed
+    by the smallest effect or more.
 
     Once a step is confirmed these reckon with builds that differ, slopes and slow launches. ``sigma``,
     ``tau``: noise between runs and between launches (log scale), 0 before both ends were measured. ``step``:
