@@ -18,6 +18,7 @@ from perfbisect.bisect.plan import BisectPlan, launch_reason, next_beside_pin
 from perfbisect.bisect.result import shown_probability
 from perfbisect.bisect.search_events import (
     SEARCHING,
+    as_pending,
     beliefs_after,
     disagreement,
     launch_under_way,
@@ -135,13 +136,14 @@ def next_step(
     searching = [launch for launch in records if launch.purpose in SEARCHING]
     # A retry that is running on another slot is not due again.
     running = {launch.position for launch in searching if launch.outcome == "running"}
+    events, pending = to_search_events(records, plan), pending_launches(records)
     for failed in awaiting_retry(searching).values():
         # It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
-        if failed.position not in running and (failed.slot == slot or failed.slot not in slots):
+        is_here = failed.position not in running and (failed.slot == slot or failed.slot not in slots)
+        if is_here and decide.fits(plan.search, events, (*pending, as_pending(failed))):
             why = launch_reason(plan, "again", cause=failed.cause)
             return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
-    events = to_search_events(records, plan)
-    action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
+    action = decide.next_action(plan.search, events, pending, slot, slots)
     if isinstance(action, SearchOutcome | Wait):
         return action
     if action.purpose != "search":
@@ -185,9 +187,10 @@ def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | Giv
 
 def _admit(plan: BisectPlan, launch: Launch, state: JobState, in_use: Sequence[Slot]) -> str:
     require_same_provenance(launch.measurement, state.launches)
-    # A missing value ends the job at the next decision, whose error names the metric: a discard would hide
-    # it.
-    if launch.purpose not in SEARCHING or launch.value is None:
+    # A value that is missing or no ratio ends the job at the next decision, whose error names the metric: a
+    # discard would hide it.
+    is_usable = launch.value is not None and (plan.search.absolute or min(launch.values) > 0)
+    if launch.purpose not in SEARCHING or not is_usable:
         return ""
     out = machines_out(state.events).get(launch.machine)
     if out is not None and all(slot.machine != launch.machine for slot in in_use):

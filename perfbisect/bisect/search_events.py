@@ -67,11 +67,14 @@ def to_search_events(records: Iterable[Launch], plan: BisectPlan) -> tuple[Event
 
 
 def pending_launches(records: Iterable[Launch]) -> tuple[Pending, ...]:
-    return tuple(
-        Pending(launch.position, launch.purpose, launch.runs, launch.slot, _trial(launch))
-        for launch in records
-        if launch.outcome == "running" and launch.purpose in SEARCHING
-    )
+    """The launches of the search that are under way."""
+    searching = (launch for launch in records if launch.purpose in SEARCHING)
+    return tuple(as_pending(launch) for launch in searching if launch.outcome == "running")
+
+
+def as_pending(launch: Launch) -> Pending:
+    """A launch as one under way."""
+    return Pending(launch.position, launch.purpose, launch.runs, launch.slot, _trial(launch))
 
 
 def _trial(launch: Launch) -> Trial | None:

@@ -17,7 +17,7 @@ from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError
 from perfbisect.jobs.events import LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.jobs.plans import require_plan
 from perfbisect.measure.executor import AttemptRequest
-from perfbisect.model.attempt import Failure, Provenance, RunResult
+from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import Play, Start
 from tests.jobs.world import FakeBuilder, World, cell, history, named
@@ -92,6 +92,34 @@ def test_out_of_budget_names_who_leads_and_a_larger_budget_goes_on(start: Start)
     assert len(again.launches) == len(world.requests) > before, "what was measured is not measured again"
     with pytest.raises(UsageError, match="has its verdict, 'found'"):
         begun.amend(budget=500.0)
+
+
+@pytest.mark.parametrize("budget", [15.0, 22.0, 24.0])
+def test_the_retry_of_a_failed_change_starts_within_the_budget(start: Start, budget: float) -> None:
+    world = World(history(32).changes, slow=11, factor=1.1)
+    ends = {world.changes[0].id, world.changes[-1].id}
+    world.fault = lambda _, request: None if request.change.id in ends else CHANGE_FAILS
+    report = start(world, budget=budget).run()
+    assert report.outcome == "out of budget"
+    assert report.minutes.total < budget + 0.25, "a launch takes a little more than is expected"
+
+
+def test_a_value_of_zero_is_refused_after_a_failure_of_the_machine_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(history(16).changes, slow=11, factor=1.01)
+    machine = Failure("launch", "machine", "a device was lost", "/log")
+    world.fault = lambda n, _: machine if n == 6 else None
+    measure = world.run
+
+    def run(*arguments: Any, **more: Any) -> Attempt:
+        made = measure(*arguments, **more)
+        zeros = (replace(x, values={**x.values, "tpot:median": 0.0}) for x in made.runs)
+        return replace(made, runs=tuple(zeros)) if len(world.requests) > 6 else made
+
+    monkeypatch.setattr(world, "run", run)
+    with pytest.raises(UsageError, match="tpot:median is 0 in a run"):
+        start(world).run()
 
 
 def test_a_change_that_fails_is_tried_once_more_and_then_a_skip(play: Play) -> None:

@@ -6,7 +6,7 @@ calling it again. docs/method/bisection.md says what the model is and what the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 
 from perfbisect.bisect.decision import exact, multi_step, outcome
@@ -21,6 +21,7 @@ from perfbisect.bisect.decision.model import (
     Plan,
     Reason,
     SearchOutcome,
+    Visit,
     Wait,
 )
 from perfbisect.bisect.decision.posterior import SLOPE_SHOWN
@@ -69,9 +70,9 @@ def next_action(
     # Asked before a search ends with nothing: an average over machines hides a step that only one shows.
     if isinstance(action, SearchOutcome) and action.verdict != "found":
         again = _ends_again(state, context, _ends_by_machine(state))
-        too_dear = isinstance(again, NextLaunch) and not _fits(state, pending, again)
+        too_dear = isinstance(again, NextLaunch) and not _fits(state, (*pending, again))
         return action if again is None or too_dear else again
-    if not isinstance(action, NextLaunch) or _fits(state, pending, action):
+    if not isinstance(action, NextLaunch) or _fits(state, (*pending, action)):
         return action
     if pending:
         return Wait("the last minutes of the budget are being spent")
@@ -87,10 +88,13 @@ def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
     return (exact.beliefs(state) if plan.exact else None) or outcome.deciding_beliefs(state)
 
 
-def _fits(state: SearchState, pending: Sequence[Pending], launch: NextLaunch) -> bool:
-    """Whether the budget has the minutes of a launch beside those under way."""
-    expected = state.prices.under_way((*pending, launch))
-    return state.prices.spent + expected <= state.plan.budget
+def fits(plan: Plan, events: Sequence[Event], launches: Sequence[Pending]) -> bool:
+    """Whether the budget has the expected minutes of launches. Raises what :func:`next_action` raises."""
+    return _fits(SearchState.from_events(plan, tuple(events)), launches)
+
+
+def _fits(state: SearchState, launches: Iterable[Visit]) -> bool:
+    return state.prices.spent + state.prices.under_way(launches) <= state.plan.budget
 
 
 def _spent(state: SearchState) -> SearchOutcome:
