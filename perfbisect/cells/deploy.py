@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import posixpath
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size")
 _PLACING = ("devices", "num_replicas", *_DEGREES)
 _NESTED = ("runtime", "engine_args")
 """Mappings inside a stage that hold the same keys and take precedence."""
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def deploy_changes(cell: Cell, changes: Sequence[Change], deploy: DeployText | None) -> frozenset[str]:
@@ -52,7 +54,7 @@ class PlacedStage:
     @property
     def needs(self) -> int:
         """Number of devices that must exist; 0 if the stage does not name numbers."""
-        numbers = [int(word) for word in self._words if word.isdigit()]
+        numbers = [int(word) for word in self._words if _NUMBER.fullmatch(word)]
         if len(numbers) < len(self._words) or not numbers:
             return 0
         # Fewer numbers than all replicas take are a pattern, which the engine repeats.
@@ -64,7 +66,7 @@ class PlacedStage:
         # A word that is not a number (a UUID, a bus address) gives 0 and is refused below.
         if not self._words or 0 < self.needs <= count:
             return ""
-        bad = next((w for w in self._words if not w.isdigit() or int(w) >= count), None)
+        bad = next((w for w in self._words if not _NUMBER.fullmatch(w) or int(w) >= count), None)
         named = f"names {bad!r}" if bad is not None else f"is repeated by {self.replicas} replicas"
         reserved = f"{count} are reserved, counted from 0" if count else "none is reserved"
         return f"stage {self.stage}: devices {self.devices!r} {named}, and {reserved}"

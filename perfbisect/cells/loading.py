@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -69,16 +70,16 @@ def list_cells() -> dict[str, Path]:
 
 def known_cells(but: Iterable[Path] = ()) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """All named cells except those of the files ``but``, and a warning for each file that is invalid."""
-    excluded = {path.resolve() for path in but}
+    excluded = set(map(os.path.realpath, but))
     cells: list[Cell] = []
     warnings: list[str] = []
     for file in list_cells().values():
-        if file.resolve() in excluded:
+        if os.path.realpath(file) in excluded:
             continue
         try:
             cells += load_cells(file)
         except UsageError as error:
-            warnings.append(f"left out: {error.where}: {error.message.splitlines()[0]}")
+            warnings.append(f"left out: {error.where or file}: {error.message.splitlines()[0]}")
     return tuple(cells), tuple(warnings)
 
 

@@ -140,12 +140,12 @@ def _option_value(item: object) -> object:
     if isinstance(item, (list, tuple)):
         return [_option_value(part) for part in item]
     if item is None or isinstance(item, (str, bool, int, float)):
-        return item
+        return string_keys(item)
     raise ValueError(f"{item!r} cannot be the value of an option")
 
 
 def string_keys(value: object) -> object:
-    """Turn every key of a nested value into text. :raises ValueError: neither text nor an integer."""
+    """Turn every key of a nested value into text. :raises ValueError: no text or integer; a value is NaN."""
     if isinstance(value, Mapping):
         for key in value:
             if isinstance(key, bool) or not isinstance(key, (str, int)):
@@ -153,6 +153,8 @@ def string_keys(value: object) -> object:
         return {str(key): string_keys(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [string_keys(item) for item in value]
+    if value != value:
+        raise ValueError("NaN is no number")
     return value
 
 

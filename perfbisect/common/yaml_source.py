@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -182,7 +183,18 @@ def parse(text: str, file: Path, *, foreign: bool = False) -> Located:
     try:
         _check_size(text, file)
         if foreign:
-            return Located(file, yaml.safe_load(text))
+            data = yaml.safe_load(text)
+            level: list[Any] = [data]
+            for _ in range(DEEPEST + 1):
+                above = [one for one in level if isinstance(one, dict | list)]
+                inner = (value for one in above for value in (one.values() if isinstance(one, dict) else one))
+                # Aliases multiply values here, too.
+                level = list(islice(inner, _MOST_VALUES + 1))
+                if len(level) > _MOST_VALUES:
+                    raise LocatedError(f"more than {_MOST_VALUES} values", file=file)
+            if level:
+                raise LocatedError("an alias contains itself", file=file)
+            return Located(file, data)
         loader = _Loader(text, file)
         node = loader.get_single_node()
         return Located(file, None if node is None else loader.plain(node, ()), loader.line_of)

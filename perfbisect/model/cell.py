@@ -82,11 +82,11 @@ Whole = Annotated[int, BeforeValidator(_read_whole)]
 Count = Annotated[int, BeforeValidator(_read_whole), Field(ge=1)]
 Rate = Annotated[
     float,
+    Field(gt=0, allow_inf_nan=True),
     BeforeValidator(
         lambda v: math.inf if isinstance(v, str) and v.strip().lower() in ("inf", "infinity") else v
     ),
     PlainSerializer(lambda v: "inf" if math.isinf(v) else v, return_type=float | str),
-    Field(gt=0),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "inf"}]}),
 ]
 Words = Annotated[
@@ -120,7 +120,9 @@ LOCAL = "sha256:"
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -384,6 +384,8 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, added: str, said: lis
         (f"seed: {'9' * 5000}", None, "a number has 5000 characters, at most 100"),
         (f"extra_body: {{n: 0x{'f' * 5000}}}", None, "a number has 5002 characters"),
         (f"extra_body: '{{\"n\": {'[' * 3000}'", "extra_body", "nested deeper than 100 levels"),
+        ("extra_body: '{\"n\": NaN}'", "extra_body", "NaN is no number"),
+        ("ready_timeout: .inf", "ready_timeout", "must be a finite number, not inf"),
     ],
 )
 def test_what_no_system_can_have_is_located(tmp_path: Path, added: str, field: str | None, said: str) -> None:

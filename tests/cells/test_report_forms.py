@@ -240,6 +240,7 @@ def test_lines_of_sglangs_results_say_the_load_and_no_model() -> None:
         ({"a": 1}, "no result of a client that is known"),
         ({"model_id": {}, "num_prompts": 1, "total_input_tokens": [], "completed": 1e300}, None),
         ({"metadata": {}, "benchmarks": []}, "cannot be read"),
+        ({"model_id": math.nan, "num_prompts": 3}, "cannot be read"),
         ({"aiperf_version": 1, "input_config": {"models": {"items": []}}}, "cannot be read"),
     ],
 )

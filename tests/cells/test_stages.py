@@ -98,7 +98,7 @@ def test_within_two(devices: object) -> None:
     assert PlacedStage("talker", devices).beyond(2) == ""
 
 
-@pytest.mark.parametrize("devices", ["2", "0,2", 4, [0, 7], "4,5", "-1", "GPU-4", "all"])
+@pytest.mark.parametrize("devices", ["2", "0,2", 4, [0, 7], "4,5", "-1", "GPU-4", "all", "²", "9" * 5000])
 def test_beyond_two(devices: object) -> None:
     """Also the numbers that the slot's devices have on the machine: the engine counts from 0."""
     why = PlacedStage("talker", devices).beyond(2)
@@ -154,6 +154,12 @@ def test_a_cell_names_no_more_than_it_reserves(
     assert (error.line, error.field) == (line, field)
     assert Path(error.file).name == ("d.yaml" if "d.yaml" in more else "cell.yaml")
     assert said in error.message and "gpus: " in (error.next_step or "")
+
+
+def test_a_deploy_yaml_that_contains_itself_names_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "cell.yaml"
+    path.write_text(CELL + "deploy_yaml: {text: 'stages: &x [*x]'}\n")
+    assert load_cell(path).deploy_yaml == DeployYaml(text="stages: &x [*x]")
 
 
 def test_a_cell_that_reserves_enough(tmp_path: Path) -> None:

@@ -80,6 +80,10 @@ def test_a_broken_file_of_another_cell_is_a_warning(here: Path) -> None:
     assert [one["cell"] for one in told["cells"]] == ["one"]
     (warning,) = told["warnings"]
     assert "broken.yaml:1" in warning and "is missing" in warning
+    (here / "cells" / "loop.yaml").symlink_to("loop.yaml")
+    assert [text.split(": ")[1] for text in matched(REPORT)["warnings"]] == [
+        *("cells/broken.yaml:1", "cells/loop.yaml")
+    ]
     for asked in (["show", "broken"], ["validate", "cells/broken.yaml"], ["lint", "broken"]):
         assert type_command(["cells", *asked]).code == 2
     assert type_command(["cells", "match", REPORT, "--among", "cells/broken.yaml"]).code == 2

@@ -59,6 +59,7 @@ def test_text_that_is_a_number_or_an_object_is_one() -> None:
         {"a": "512", "b": "0.9", "c": '{"x": 1}', "d": "0.90", "e": "007", "f": "{x", "g": "1e5"},
         negatable=True,
     ) == {"a": 512, "b": 0.9, "c": {"x": 1}, "d": "0.90", "e": "007", "f": "{x", "g": "1e5"}
+    assert parse_options({"a": '{"x": NaN}'}, negatable=True) == {"a": '{"x": NaN}'}
 
 
 def test_null_is_nothing_said_or_an_option_taken_away() -> None:
@@ -98,6 +99,7 @@ def test_a_servers_short_options_are_its_long_ones() -> None:
         ({"x": True, "no-x": True}, "'x' is given twice"),
         ({"a": object()}, "cannot be the value"),
         ({"a": {2.5: 1}}, "cannot be a key"),
+        ({"a": float("nan")}, "NaN is no number"),
     ],
 )
 def test_what_is_no_option(written: Any, said: str) -> None:

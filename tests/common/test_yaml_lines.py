@@ -69,8 +69,11 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, said: str) ->
 def test_a_document_that_multiplies_itself_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(LocatedError, match="more than 100000 values"):
-        parse("\n".join(lines), FILE)
+    for foreign in (False, True):
+        with pytest.raises(LocatedError, match="more than 100000 values"):
+            parse("\n".join(lines), FILE, foreign=foreign)
+        with pytest.raises(LocatedError, match="an alias contains itself"):
+            parse("a: &x [*x]", FILE, foreign=foreign)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 from perfbisect.cells.reports.report import WORKLOAD_PARTS, ReportedWorkload
 from perfbisect.cells.reports.results import aiperf, guidellm, sglang, vllm_bench
+from perfbisect.common.digests import canonical
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.text import line as shown
 from perfbisect.errors import UsageError
@@ -55,6 +56,7 @@ def read_record(record: object) -> ReportedWorkload:
         if known.keys() >= reader.KEYS:
             try:
                 found: ReportedWorkload = reader.read(known)
+                canonical((found.fields, found.arguments, found.serve_args))
             except WRONG_SHAPE as error:
                 reason = shown(f"{type(error).__name__}: {error}")
                 raise UsageError(f"the result cannot be read ({reason})") from None
