@@ -16,7 +16,7 @@ from perfbisect.cells.match import may_be_silent, nearest_cells
 from perfbisect.cells.reports import parse_report
 from perfbisect.cells.reports.shell import LARGEST_TEXT
 from perfbisect.cli.cells import DifferenceDocument
-from perfbisect.commands.output import CommandResult, report_text
+from perfbisect.commands.output import CommandResult, report_text, writing
 from perfbisect.commands.request import Argument, Option, prints
 from perfbisect.common.digests import canonical_json
 from perfbisect.common.text import line
@@ -205,13 +205,14 @@ def from_report(
     reported = parse_report(_report(f"@{report}" if is_file else report))
     draft = CellDraft.of(reported, model)
     text = draft.text(tuple(notes_of(reported, draft)))
-    _check(text, output, draft)
-    if output is not None:
-        if output.exists():
-            step = f"choose another -o, or remove it: rm {output}"
-            raise UsageError(f"{output} is there already", where=output, next_step=step)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
+    with writing(output or Path()):
+        _check(text, output, draft)
+        if output is not None:
+            if output.exists():
+                step = f"choose another -o, or remove it: rm {output}"
+                raise UsageError(f"{output} is there already", where=output, next_step=step)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(text, encoding="utf-8")
     good, bad = bisect_ends(reported)
     command = f"perfbisect bisect {output or 'cell.yaml'} --good {good or 'REV'} --bad {bad or 'REV'}"
     folder = output.parent if output else Path()
@@ -247,6 +248,11 @@ def _check(text: str, output: Path | None, draft: CellDraft) -> None:
         try:
             load_cells(path, incomplete=bool(draft.needs))
         except UsageError as error:
+            if error.field == "name":
+                step = "choose another -o, such as cell.yaml"
+                raise UsageError(
+                    f"{stem!r} names no cell: {error.message}", where=output, next_step=step
+                ) from None
             said = "; ".join(part.strip() for part in error.message.splitlines())
             raise UsageError(
                 f"no cell can hold the report: {said}",

@@ -24,7 +24,7 @@ from perfbisect.cells.lint import Checkout, LintFinding, lint
 from perfbisect.cells.loading import known_cells, list_cells, load_cell, load_cells
 from perfbisect.changes.git import Repository
 from perfbisect.commands.options import Client, Env, InRepository, Repo
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, writing
 from perfbisect.commands.request import Argument, Option, prints
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import counted
@@ -353,8 +353,9 @@ def import_cells(
         sources = [read_file(spec) for spec in specs]
     read = [(source, _read(source)) for source in sources]
     _make_names_distinct(read)
-    output.mkdir(parents=True, exist_ok=True)
-    rows = tuple(_write_cells(source, specification, output) for source, specification in read)
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+        rows = tuple(_write_cells(source, specification, output) for source, specification in read)
     document = CellsImportDocument(files=rows, cells=sum(row.cells for row in rows))
     lines = []
     for spec, row in zip(specs, rows, strict=True):

@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,19 @@ def report_text(typed: str) -> str:
             next_step=f"write an @ before it: @{typed}",
         )
     return typed
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Write to a place that a user chose. :raises UsageError: it cannot be written, or MachineError."""
+    try:
+        yield
+    except OSError as error:
+        from perfbisect.system.files import machine_error
+
+        raise machine_error(error) or UsageError(
+            f"{output} cannot be written: {error}", where=output, next_step="choose another -o"
+        ) from error
 
 
 class OutputError(MachineError):

@@ -67,6 +67,22 @@ def test_a_cell_that_is_there_is_not_replaced(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("report.md/cell.yaml", "cannot be written: [Errno 17] File exists: 'report.md'"),
+        ("loop/cell.yaml", "cannot be written: [Errno 17] File exists: 'loop'"),
+        ("/proc/cell.yaml", "cannot be written: "),
+        ("my cell.yaml", "'my cell' names no cell: name: letters, digits"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_named(here: Path, output: str, said: str) -> None:
+    (here / "loop").symlink_to("loop")
+    told = type_json("cells", "from", "@report.md", "-o", output, code=2)
+    assert said in told["error"] and told["where"] == output
+    assert told["next"].startswith("choose another -o")
+
+
+@pytest.mark.parametrize(
     ("report", "said"),
     [
         ("nothing of it", "no `vllm serve`"),

@@ -104,6 +104,13 @@ def test_what_can_be_imported_is_and_no_broken_file_is_left(home: Path) -> None:
     assert sorted(path.name for path in (home / "out").iterdir()) == [kept.name, "talk-random.yaml"]
 
 
+def test_a_folder_that_cannot_be_made_is_named(home: Path) -> None:
+    (home / "spec.json").write_text(servers(CHAT))
+    document = type_json("cells", "import", "spec.json", "-o", "spec.json", code=2)
+    assert document["error"] == "spec.json cannot be written: [Errno 17] File exists: 'spec.json'"
+    assert (document["where"], document["next"]) == ("spec.json", "choose another -o")
+
+
 def test_a_specification_as_it_was_at_a_commit(home: Path) -> None:
     repo = home / "omni"
     spec = repo / FOLDER / "test_talk.json"
