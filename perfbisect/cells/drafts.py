@@ -246,11 +246,16 @@ def _default_of(report: ReportedWorkload, name: str) -> str:
 def bisect_ends(report: ReportedWorkload) -> tuple[str, str]:
     """The good and the bad end that a report names; empty texts where it names no two.
 
-    Of several releases the oldest and the newest; of commits the first and the last, which a report most
-    often names in that order.
+    Of several releases the oldest and the newest; of commits the first that it calls good and bad, else the
+    first and the last, which a report most often names in that order.
     """
     named = report.commits if len(report.commits) > 1 else report.releases
-    return (named[0], named[-1]) if len(named) > 1 else ("", "")
+    words = [report.judged.get(one, "neither") for one in named]
+    if len(named) < 2 or "" in words or words in (["good"] * len(words), ["bad"] * len(words)):
+        return "", ""
+    first = next((word for word in ("good", "neither") if word in words), "")
+    bad = words.index("bad") if "bad" in words else max(i for i, word in enumerate(words) if word != "good")
+    return named[words.index(first)], named[bad]
 
 
 def notes_of(report: ReportedWorkload, draft: CellDraft) -> Iterator[str]:

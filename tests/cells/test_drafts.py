@@ -150,11 +150,30 @@ def test_a_word_of_a_report_stays_one_text(tmp_path: Path, name: str) -> None:
     assert cell.env == {"VLLM_X": name}
 
 
+BISECT_LOG = """git bisect start
+# bad: [3b6a204789] Merge what is good
+git bisect bad 3b6a204789
+# good: [fa2a33b893] Merge what is bad
+git bisect good fa2a33b893
+# bad: [1c2a33b893] Sample on the device
+git bisect bad 1c2a33b893
+# first bad commit: [1c2a33b893] Sample on the device
+"""
+
+
 def test_the_ends_that_a_report_names() -> None:
     ends = {
         "v0.15.0 was v0.14.0": ("v0.14.0", "v0.15.0"),
         "v0.15.0; git checkout 3b6a204789\ngit checkout fa2a33b893": ("3b6a204789", "fa2a33b893"),
         "v0.15.0": ("", ""),
+        "Bad commit: 3b6a204789\nGood commit: fa2a33b893": ("fa2a33b893", "3b6a204789"),
+        "**bad** | `3b6a204`\n**good** | `fa2a33b`": ("fa2a33b", "3b6a204"),
+        "bad is 3b6a204789, git checkout fa2a33b893": ("fa2a33b893", "3b6a204789"),
+        "commit 3b6a204789, the last good commit is fa2a33b893": ("fa2a33b893", "3b6a204789"),
+        "3b6a204789 is good, fa2a33b893 is bad": ("3b6a204789", "fa2a33b893"),
+        "good: 3b6a204789\nbad: 3b6a204789\nbad: fa2a33b893": ("", ""),
+        "bad: 3b6a204789\nbad: fa2a33b893": ("", ""),
+        BISECT_LOG: ("fa2a33b893", "3b6a204789"),
     }
     for text, named in ends.items():
         assert bisect_ends(parse_report(f"{text}\n{SERVE}")) == named

@@ -33,7 +33,7 @@ from perfbisect.cells.reports.programs import (
     named_in,
 )
 from perfbisect.cells.reports.report import WORKLOAD_PARTS, EngineName, ReportedWorkload
-from perfbisect.cells.reports.revisions import commits_in, releases_in
+from perfbisect.cells.reports.revisions import commits_in, judged_in, releases_in
 from perfbisect.cells.reports.shell import assignments, read_lines, replace_variables, used_variables
 
 _MOST_SHOWN = 5
@@ -173,6 +173,7 @@ class ReportCommands:
             offline=alone,
             releases=releases_in(self._text),
             commits=commits_in(self._text),
+            judged=judged_in(self._text),
         )
 
     def _not_read(self, variables: ReportedEnvironment) -> Iterator[str]:

@@ -37,6 +37,7 @@ class ReportedWorkload:
     measured values. ``notes``: what was understood otherwise than it stands there, or not at all.
     ``offline``: of a benchmark without a server what it measures (``latency``).
     ``releases``, ``commits``: what the report compares, the older first; commits in the report's order.
+    ``judged``: those that it calls ``good`` or ``bad``, with an empty word where it calls one both.
     """
 
     fields: Mapping[str, object]
@@ -56,6 +57,7 @@ class ReportedWorkload:
     offline: str = ""
     releases: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
+    judged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_silent_on_temperature(self) -> bool:

@@ -16,6 +16,12 @@ _CONTEXT = re.compile(
     r"commit|checkout|revision|\bsha\b|parent|bisect|\bgood\b|\bbad\b|range|->|→|\.\.|\bfrom\b|\bto\b|\bat\b",
     re.I,
 )
+_JUDGED = re.compile(
+    r"\b(?P<word>good|bad)\b[*_`]{0,3}(?:[ \t]{1,9}(?:commit|revision|rev|sha|hash|build|end))?[*_`]{0,3}"
+    r"(?:[ \t]{0,9}[:=|]\s{0,9}|[ \t]{1,9}(?:is|was))?[ \t]{0,9}[`*\[(<\"']{0,4}(?P<commit>[0-9a-f]{7,40})\b",
+    re.I,
+)
+"""What stands right before a commit; ``A is good, B is bad`` says nothing of B before it."""
 _BUILD = re.compile(r"\.dev\d+\+g([0-9a-f]{7,12})\b")
 _NEAR = 40
 """Characters before a short hash in which a word says that it is a commit."""
@@ -59,3 +65,12 @@ def commits_in(text: str) -> tuple[str, ...]:
         if len(found[0]) >= _LONG or _CONTEXT.search(text, max(0, found.start() - _NEAR), found.start())
     }
     return tuple(dict.fromkeys(name for _, name in sorted((builds | hashes).items())))[:_MOST]
+
+
+def judged_in(text: str) -> dict[str, str]:
+    """The commits that a text calls ``good`` or ``bad``; an empty word for one that it calls both."""
+    words: dict[str, str] = {}
+    for found in _JUDGED.finditer(text):
+        commit, word = found["commit"], found["word"].lower()
+        words[commit] = word if words.get(commit, word) == word else ""
+    return words

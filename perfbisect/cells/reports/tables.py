@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from perfbisect.cells.reports.report import ReportedWorkload
-from perfbisect.cells.reports.revisions import commits_in, releases_in
+from perfbisect.cells.reports.revisions import commits_in, judged_in, releases_in
 
 _ROW = re.compile(r"^\s*\|(.+)\|\s*$")
 _RULE = re.compile(r"[\s|:-]+")
@@ -72,4 +72,5 @@ def _row(values: Mapping[str | None, str], text: str) -> ReportedWorkload:
         serve_args=served or None,
         releases=releases_in(text),
         commits=commits_in(text),
+        judged=judged_in(text),
     )
