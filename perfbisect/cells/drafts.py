@@ -33,6 +33,8 @@ _LOAD: Mapping[str, object] = {
     "max_concurrency": 1,
 }
 """Requests of one user, where a report has no client."""
+_LOADS = ("num_prompts", "max_concurrency", "request_rate")
+"""One of them says the load."""
 
 _SOUND = ("audio_ttfp", "audio_rtf", "audio_duration", "e2el")
 _FAMILIES: Mapping[str, str] = {SPEECH: "tts", IMAGES: "diffusion", EDITS: "diffusion", VIDEOS: "diffusion"}
@@ -136,7 +138,7 @@ class CellDraft:
         """What the client sends: said by the report, its client's default, or taken here."""
         fields, family = report.fields, own.name
         has_output = "output_tokens" in own.run_metrics
-        has_load = report.closed or "num_prompts" in fields
+        has_load = report.closed or not fields.keys().isdisjoint(_LOADS)
         usual = next(iter(own.backends.items()), ("", ("",)))
         for name, taken in (("backend", usual[0]), ("endpoint", usual[1][0])):
             # The defaults of a cell are those of text.
@@ -145,12 +147,14 @@ class CellDraft:
         arguments = dict(report.arguments)
         sampling = {SAMPLING[name]: arguments.pop(name) for name in tuple(arguments) if name in SAMPLING}
         client = {name: arguments.pop(name) for name in _CLIENT_ONLY if name in arguments}
-        if "dataset_name" in fields:
-            self.add("dataset_name", fields["dataset_name"], _default_of(report, "dataset_name"))
+        if "dataset_name" in fields or report.closed:
+            named = fields.get("dataset_name")
+            mark = _default_of(report, "dataset_name") if named else _TAKEN
+            self.add("dataset_name", named or _LOAD["dataset_name"], mark)
             path = fields.get("dataset_path")
             mark = "" if path else "not said: the file that the client reads"
-            if fields["dataset_name"] in _FILES:
-                path = str(path or f"{fields['dataset_name']}.json")
+            if named in _FILES:
+                path = str(path or f"{named}.json")
                 if path.startswith("/") and not os.path.exists(path):  # noqa: PTH110 - may be too long
                     # Of a file on another machine the name is what is known.
                     path, mark = path.rpartition("/")[2], f"in the report {path}"
@@ -163,7 +167,7 @@ class CellDraft:
             self.add("dataset_name", lengths["dataset_name"], mark)
             given = dict(lengths["dataset_args"]) if isinstance(lengths["dataset_args"], dict) else {}
             kept = {name: value for name, value in given.items() if has_output or "output" not in name}
-            self.add("dataset_args", kept, mark)
+            self.add("dataset_args", kept | arguments, "" if arguments.keys() >= kept.keys() else mark)
         self._add_sampling(report, family, sampling)
         if "ignore_eos" in fields:
             self.add("ignore_eos", fields["ignore_eos"], _default_of(report, "ignore_eos"))

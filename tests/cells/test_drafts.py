@@ -76,6 +76,41 @@ def test_the_cell_of_a_report_agrees_with_it(
         assert drafted(tmp_path, f"Since v0.14.0:\n{text}")[0].digest == cell.digest
 
 
+HEAD = "| model | input len | output len | "
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (f"{HEAD}concurrency |\n|---|\n| org/m | 1024 | 16 | 64 |", {"max_concurrency": 64}),
+        (
+            f"{HEAD}concurrency | prompts |\n|---|\n| org/m | 1024 | 16 | 64 | 8 |",
+            {"max_concurrency": 64, "num_prompts": 8},
+        ),
+        (
+            f"{HEAD}concurrency | dataset |\n|---|\n| org/m | 1024 | 16 | 64 | random |",
+            {"max_concurrency": 64},
+        ),
+        (f"{HEAD}qps |\n|---|\n| org/m | 1024 | 16 | 4 |", {"max_concurrency": None, "request_rate": 4}),
+        (
+            f"{BENCH.replace('random --random-input-len 8', '$DS --random-input-len 1024')}"
+            "--random-output-len 16",
+            {"max_concurrency": None, "num_prompts": 8},
+        ),
+    ],
+)
+def test_the_load_of_a_report_is_that_of_its_cell(
+    tmp_path: Path, report: str, said: dict[str, object]
+) -> None:
+    cell, written = drafted(tmp_path, report)
+    assert {name: getattr(cell, name) for name in said} == said
+    assert (cell.dataset_name, cell.dataset_args) == (
+        "random",
+        {"random-input-len": 1024, "random-output-len": 16},
+    )
+    assert ("dataset_name: random  # not said: taken here" in written) is ("| random |" not in report)
+
+
 def test_what_is_not_said_stands_beside_the_default(tmp_path: Path) -> None:
     cell, written = drafted(tmp_path, f"{SERVE}{BENCH}--seed $(date)")
     assert "# not said, since a shell computes it: seed" in written

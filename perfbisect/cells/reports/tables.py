@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
+from perfbisect.cells.reports.arguments import dataset_arguments
 from perfbisect.cells.reports.report import ReportedWorkload
 from perfbisect.cells.reports.revisions import commits_in, judged_in, releases_in
 
@@ -61,14 +62,16 @@ def _row(values: Mapping[str | None, str], text: str) -> ReportedWorkload:
         elif name not in (None, "config") and value.replace(",", "").isdigit() and len(value) < 10:
             said[str(name)] = int(value.replace(",", ""))
     dataset = str(said.get("dataset_name", "random"))
-    lengths = {f"{dataset}-{side}": said.pop(side) for side in ("input-len", "output-len") if side in said}
+    lengths: dict[str, object] = {
+        side: said.pop(side) for side in ("input-len", "output-len") if side in said
+    }
     served = {name: said.pop(name) for name in ("tensor-parallel-size",) if name in said}
     parts = {"dataset": "dataset_name", "prompts": "num_prompts", "load": "max_concurrency"}
     missing = ["task", "deploy YAML", *(part for part, name in parts.items() if name not in said), "warm-ups"]
     return ReportedWorkload(
         said,
         tuple(missing),
-        arguments=lengths,
+        arguments=dataset_arguments(dataset, lengths),
         serve_args=served or None,
         releases=releases_in(text),
         commits=commits_in(text),
