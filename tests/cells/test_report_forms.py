@@ -277,6 +277,16 @@ def test_a_row_of_a_nightlys_table_is_read_below_its_header() -> None:
         ("v0.13.0rc1 to v0.13.0 and v0.13.0.post1", ("v0.13.0rc1", "v0.13.0", "v0.13.0.post1")),
         ("image: vllm/vllm-openai:v0.12.0", ("v0.12.0",)),
         ("pip install vllm==0.10.2 torch==2.8.0", ("v0.10.2",)),
+        ("vLLM Version: 0.7.2\n[conda] tokenizers      0.21.1      pypi_0    pypi", ("v0.7.2",)),
+        ("[conda] vllm     0.9.1    pypi_0   pypi\n[pip3] some-kernels    0.0.4\n", ("v0.9.1",)),
+        ("vllm        0.9.1\nxgrammar    0.1.19\nsome.one      0.3.2  /src\n", ("v0.9.1",)),
+        ("| vllm | 0.9.1 |\n| uvicorn | 0.34.0 |", ("v0.9.1",)),
+        ("vllm 0.9.1 with uvicorn 0.34.0, flashinfer-python 0.2.5 and torchvision==0.22.0", ("v0.9.1",)),
+        (
+            "good    0.14.0\nbad     0.15.0\nTTFT    0.14.1   0.16.0",
+            ("v0.14.0", "v0.14.1", "v0.15.0", "v0.16.0"),
+        ),
+        ("from 0.14.0 to 0.15.0, version 0.7.2", ("v0.7.2", "v0.14.0", "v0.15.0")),
         ("--gpu-memory-utilization 0.95 at 127.0.0.1, 0.0.0.0:80, TPOT +0.7 %", ()),
     ],
 )
@@ -321,6 +331,9 @@ def test_any_line_is_split_or_refused(line: str) -> None:
 
 
 HOSTILE = [
+    "vllm serve org/m\n" + "a  1" * 60_000,
+    "vllm serve org/m\nuvicorn" + " " * 200_000,
+    "vllm serve org/m\ngood:" + " " * 200_000,
     "vllm serve org/m\nargs:\n" + "- [" * 400,
     "args: &a [x, x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(20)) + "vllm serve org/m",
     "image: vllm/vllm-openai\nargs:\n- &a ['--x', *a]\n",

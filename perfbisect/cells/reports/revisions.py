@@ -10,6 +10,17 @@ _RELEASE = re.compile(
     re.IGNORECASE,
 )
 """vLLM and its plug-ins are below 1.0; other packages and plain numbers are not."""
+_OTHERS = re.compile(
+    r"^[ \t]{0,9}(?:\[\w+\][ \t]{0,9})?"
+    r"(?!(?:vllm|version|release|good|bad|old|new|before|after|from|to|with|main|base|slow|fast)(?![a-z]))"
+    r"[a-z][\w.\[\]-]{0,60}[ \t]{2,60}\d\S{0,40}(?![^\n]{0,80}[ \t]v?\d)"
+    r"|\b(?:accelerate|compressed-tensors|diffusers|fastapi|flashinfer\S{0,20}|gguf|httpx"
+    r"|huggingface[-_]hub|llguidance|lmcache|lm-format-enforcer|outlines\S{0,9}|peft|safetensors|sglang"
+    r"|starlette|tiktoken|timm|tokenizers|torchvision|trl|uvicorn|uvloop|xformers|xgrammar)"
+    r"[ \t|:=<>~v]{1,30}\d\S{0,40}",
+    re.M | re.I,
+)
+"""Lines of a list of packages, and packages below 1.0 in a sentence."""
 _TAG = re.compile(r"\bvllm[\w/-]*:v(0\.\d{1,2}(?:\.\d{1,3})?(?:rc\d{1,3}|\.post\d{1,3})?)\b")
 _COMMIT = re.compile(r"(?<![\w/#%=.-])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}(?![\w-])")
 _CONTEXT = re.compile(
@@ -33,7 +44,7 @@ _MOST = 20
 def releases_in(text: str) -> tuple[str, ...]:
     """The releases of vLLM that a text names, as tags, the oldest first."""
     found = {tag[1] for tag in _TAG.finditer(text)}
-    for one in _RELEASE.finditer(text):
+    for one in _RELEASE.finditer(_OTHERS.sub(" ", text)):
         # 0.9 alone is a share of memory; three parts, a v or the package's name make a release.
         if one["package"] or one["v"] or one["number"].count(".") >= 2:
             found.add(one["number"])
