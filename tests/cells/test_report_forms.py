@@ -131,6 +131,23 @@ def test_what_is_not_read_is_told(text: str, note: str) -> None:
     assert note in parse_report(text).notes
 
 
+SET_TWICE = {
+    "M=org/m\nT=1\nvllm serve $M -tp $T\nM=org/n\nT=4\nvllm serve $M -tp $T": "model, --tensor-parallel-size",
+    "VLLM_X=1\nvllm serve org/m -tp 1\n\nVLLM_X=2\nvllm serve org/m -tp 1": "VLLM_X",
+    "vllm serve org/m -tp 1\n\nVLLM_X=2\nvllm serve org/m -tp 1": "VLLM_X",
+    "export VLLM_X=2\nVLLM_X=1\nvllm serve org/m -tp 1\nexport VLLM_X=2\nvllm serve org/m -tp 1": "VLLM_X",
+    "R=org\nM=$R/m\nvllm serve $M -tp 1\nR=x\nM=$R/n\nvllm serve $M -tp 1": "model",
+}
+
+
+@pytest.mark.parametrize(("text", "names"), SET_TWICE.items())
+def test_a_variable_that_is_set_twice_holds_until_it_is_set_again(text: str, names: str) -> None:
+    seen = parse_report(text)
+    assert (seen.fields["model"], seen.serve_args) == ("org/m", {"tensor-parallel-size": 1})
+    assert seen.env == ({} if text.startswith("vllm") or "VLLM" not in text else {"VLLM_X": "1"})
+    assert seen.notes == (f"of 2 servers' commands the first is read; they differ in {names}",)
+
+
 def test_the_same_server_twice_is_one() -> None:
     assert parse_report("git checkout a\nvllm serve org/m\ngit checkout b\nvllm serve org/m\n").notes == ()
 

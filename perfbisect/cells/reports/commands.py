@@ -57,7 +57,7 @@ class ReportCommands:
         self.problems: list[tuple[int, str]] = []
         self._text, self._measured = text, ""
         self._unread: list[str] = []
-        self._anyones = self._exported = NO_VARIABLES
+        self._anyones = self._exported = self._after = NO_VARIABLES
         self._used = used_variables(text)
         self._left = self._read_containers()
         for shell in read_lines(replace_variables(self._left, assignments(text)), CALLS):
@@ -109,7 +109,9 @@ class ReportCommands:
                 self._exported |= read_exports(call.words, self._used)
             elif call.verb == "assign":
                 # A shell would keep it to itself: in a report it is what the server had.
-                self._anyones |= read_assignments(call.words, is_tuning=True)
+                assigned = read_assignments(call.words, is_tuning=True)
+                self._exported |= assigned
+                self._after |= assigned
             else:
                 self._call(call, self._exported | read_prefix(call.before), line)
 
@@ -118,6 +120,7 @@ class ReportCommands:
             if call.verb == "server":
                 engine: EngineName = "vllm_omni" if "--omni" in call.words else "vllm"
                 self.servers.append((server_fields(call.words), variables, engine))
+                self._after = NO_VARIABLES
             elif call.verb == "offline":
                 if not self._measured:
                     self.offline, self._load = server_fields(call.words), offline_fields(call.words, call.sub)
@@ -137,7 +140,8 @@ class ReportCommands:
         server, variables, engine = self.offline, NO_VARIABLES, _NO_ENGINE
         if self.servers:
             server, variables, engine = self.servers[0]
-            variables = self._anyones | variables
+            # Those of no later server are what this one had, wherever they stand.
+            variables = self._anyones | self._after | variables
         alone = self._measured if not self.client and not self.servers else ""
         load = self._load if alone else self.client
         served, asked = server or _NOTHING, load or _NOTHING

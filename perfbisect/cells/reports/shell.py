@@ -80,9 +80,12 @@ def clean(text: str) -> str:
 
 
 def assignments(text: str) -> Mapping[str, str]:
-    """The variables that a text sets on lines of their own; the last value of each."""
+    """The variables that a text sets on lines of their own; the first value of each."""
     plain = "\n".join(line[_marked(line) :].lstrip("` ") for line in text.splitlines())
-    return {found["name"]: next(filter(None, found.groups()[1:]), "") for found in _ASSIGNED.finditer(plain)}
+    return {
+        found["name"]: next(filter(None, found.groups()[1:]), "")
+        for found in reversed([*_ASSIGNED.finditer(plain)])
+    }
 
 
 def used_variables(text: str) -> frozenset[str]:
@@ -95,9 +98,12 @@ def _used_name(found: re.Match[str]) -> str:
 
 
 def replace_variables(text: str, values: Mapping[str, str]) -> str:
-    """The text with the values of its variables, or the default that it writes beside one."""
+    """The text with the values of its variables, or the default that it writes beside one.
+
+    A line that sets one holds for those after it.
+    """
     # Bounded: a short text with many uses of a long variable would become very long.
-    left = _MOST_REPLACED
+    left, lines, values = _MOST_REPLACED, list[str](), dict(values)
 
     def value(found: re.Match[str]) -> str:
         nonlocal left
@@ -105,7 +111,10 @@ def replace_variables(text: str, values: Mapping[str, str]) -> str:
         left -= len(new or "")
         return found[0] if new is None or left < 0 else new
 
-    return _USED.sub(value, text)
+    for line in text.split("\n"):
+        lines.append(_USED.sub(value, line))
+        values |= assignments(lines[-1])
+    return "\n".join(lines)
 
 
 def _marked(line: str) -> int:
