@@ -286,6 +286,26 @@ def test_a_row_of_a_nightlys_table_is_read_below_its_header() -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "value", "read"),
+    [
+        ("qps", "1.5", {"request_rate": 1.5}),
+        ("request rate", "Inf", {"request_rate": math.inf}),
+        ("concurrency", "1,024", {"max_concurrency": 1024}),
+        ("concurrency", "-", {}),
+        *(("concurrency", value, None) for value in ("16²", "16, 32", "16,32", "1k", "x" * 90, "9" * 5000)),
+        ("isl", "1024 tokens", None),
+    ],
+)
+def test_what_a_cell_of_a_table_says_is_read_or_told(
+    column: str, value: str, read: dict[str, object] | None
+) -> None:
+    seen = parse_report(f"| model | {column} |\n|---|---|\n| org/m | {value} |")
+    assert seen.fields == {"model": "org/m", **(read or {})}
+    assert (len(seen.notes), seen.arguments) == (int(read is None), {})
+    assert all(repr(value)[:40] in note for note in seen.notes)
+
+
+@pytest.mark.parametrize(
     ("text", "releases"),
     [
         ("v0.14 -> v0.15", ("v0.14.0", "v0.15.0")),

@@ -14,6 +14,8 @@ _ROW = re.compile(r"^\s*\|(.+)\|\s*$")
 _RULE = re.compile(r"[\s|:-]+")
 _LOAD = re.compile(r"(?<![A-Za-z0-9])(?P<name>c|n|in|out|qps)[ =]?(?P<value>\d{1,9})(?![\w.])")
 """The load in the column of a nightly's table: ``c64-n512``."""
+_COUNT = re.compile(r"[0-9]{1,9}|[0-9]{1,3}(?:,[0-9]{3}){1,2}")
+_RATE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?|inf(?:inity)?", re.IGNORECASE)
 _LOADS = {
     "c": "max_concurrency",
     "n": "num_prompts",
@@ -56,11 +58,18 @@ def _cells(row: str) -> list[str]:
 def _row(values: Mapping[str | None, str], text: str) -> ReportedWorkload:
     load = {found["name"]: int(found["value"]) for found in _LOAD.finditer(values.get("config", ""))}
     said: dict[str, object] = {_LOADS[name]: value for name, value in load.items()}
+    notes = []
     for name, value in values.items():
-        if name in ("model", "dataset_name") and value:
-            said[name] = value
-        elif name not in (None, "config") and value.replace(",", "").isdigit() and len(value) < 10:
+        if name in (None, "config") or value in ("", "-"):
+            continue
+        if name in ("model", "dataset_name"):
+            said[str(name)] = value
+        elif name == "request_rate" and _RATE.fullmatch(value):
+            said[name] = float(value)
+        elif _COUNT.fullmatch(value):
             said[str(name)] = int(value.replace(",", ""))
+        else:
+            notes.append(f"{name} of the table is not read: {value[:40]!r}")
     dataset = str(said.get("dataset_name", "random"))
     lengths: dict[str, object] = {
         side: said.pop(side) for side in ("input-len", "output-len") if side in said
@@ -73,6 +82,7 @@ def _row(values: Mapping[str | None, str], text: str) -> ReportedWorkload:
         tuple(missing),
         arguments=dataset_arguments(dataset, lengths),
         serve_args=served or None,
+        notes=tuple(notes),
         releases=releases_in(text),
         commits=commits_in(text),
         judged=judged_in(text),
