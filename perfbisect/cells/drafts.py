@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import yaml
-
 from perfbisect.cells.importers.base import SAMPLING
 from perfbisect.cells.importers.vllm_ci import judged_fields, server_fields
 from perfbisect.cells.reports.report import ReportedWorkload, hub_name
@@ -16,6 +14,7 @@ from perfbisect.clients.multi_turn_bench import CLIENT as MULTI_TURN
 from perfbisect.clients.multi_turn_bench import DATASET
 from perfbisect.common.secret_references import literal_secrets
 from perfbisect.common.text import line
+from perfbisect.common.yaml_source import dump
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import SERVER
 from perfbisect.serving.eras import SERVER_SAMPLING
@@ -235,7 +234,7 @@ class CellDraft:
         """The cell file."""
         rows = [f"# {line(note)}" for note in (*notes, *self.unsaid)]
         for name, value in self.document.items():
-            dumped = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=100)
+            dumped = dump({name: value})
             mark = self.marks.get(name)
             is_short = mark and dumped.count("\n") == 1 and len(dumped) + len(mark) < 100
             rows += [f"# {line(mark)}"] if mark and not is_short else []

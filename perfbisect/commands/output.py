@@ -33,7 +33,7 @@ def report_text(typed: str) -> str:
     if _FILE.fullmatch(typed):
         path = Path(typed[1:]).expanduser()
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
                 f"the report cannot be read: {error}", where=path, next_step="@FILE names a file of text"

@@ -104,6 +104,10 @@ class _Loader(_SafeLoader):
         return LocatedError(message, file=self.file, line=node.start_mark.line + 1)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes also the texts that ``_Loader`` would read as something else, such as ``1.5e3``."""
+
+
 # YAML 1.1, which PyYAML follows, reads on as true, 12:30 as 750 and 010 as 8.
 for _tag, _pattern, _first in (
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
@@ -115,7 +119,8 @@ for _tag, _pattern, _first in (
     ),
     ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
+    for _side in (_Loader, _Dumper):
+        _side.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,16 @@ def parse(text: str, file: Path, *, foreign: bool = False) -> Located:
         raise LocatedError(f"no valid YAML: {shown(said)}", file=file, line=line) from None
     except (yaml.YAMLError, *WRONG_SHAPE) as error:
         raise LocatedError(f"no valid YAML: {shown(str(error))}", file=file) from None
+
+
+def dump(data: object) -> str:
+    """Plain data as YAML that :func:`parse` reads as the same; what a terminal would act on is escaped."""
+
+    def written(*, in_ascii: bool) -> str:
+        return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=not in_ascii)
+
+    text = written(in_ascii=False)
+    return text if text.replace("\n", "").isprintable() else written(in_ascii=True)
 
 
 def _check_size(text: str, file: Path) -> None:

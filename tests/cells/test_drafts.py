@@ -36,7 +36,14 @@ def drafted(folder: Path, text: str, model: str = "") -> tuple[Cell, str]:
 OPTIONS = st.lists(
     st.sampled_from(
         [
-            *("--max-concurrency 4", "--request-rate 2.5", "--ignore-eos", "--temperature 0", "--top-p 0.9"),
+            *(
+                "--max-concurrency 4",
+                "--request-rate 2.5",
+                "--request-rate Inf",
+                "--ignore-eos",
+                "--temperature 0",
+                "--top-p 0.9",
+            ),
             *("--output-len 4", "--random-range-ratio 0.5", "--num-warmups 2", "--seed 3", "--burstiness 2"),
             *("--seed $(date)", "--max-concurrency $N", '--extra-body \'{"a": {"b": 1}}\'', "--backend vllm"),
             *(
@@ -54,7 +61,14 @@ SERVED = st.lists(
         [
             *("-tp 2", "--gpu-memory-utilization 0.90", "--enforce-eager", "--no-enable-prefix-caching"),
             *('--speculative-config \'{"method": "ngram"}\'', "--served-model-name x", "--seed 4", "-O3"),
-            *("--revision abc", "--tokenizer org/t", "--dtype $D", "--port 8000", "--kv-cache-dtype fp8"),
+            *(
+                "--revision abc",
+                "--tokenizer org/t",
+                "--dtype $D",
+                "--rope-theta 1.0e6",
+                "--port 8000",
+                "--kv-cache-dtype fp8",
+            ),
         ]
     ),
     unique=True,
@@ -176,13 +190,15 @@ def test_a_model_that_is_not_said_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a: b", "- x", "#", "null", "0x1", "1e5", "*a", "&b", "!!c", "'", "\\x", "é\u202e"]
+    "name",
+    ["a: b", "- x", "#", "null", "0x1", "1e5", "*a", "&b", "!!c", "'", "\\x", "é\u202e", "1.5e3", "-.5"],
 )
 def test_a_word_of_a_report_stays_one_text(tmp_path: Path, name: str) -> None:
     quoted = "'" + name.replace("'", "'\\''") + "'"
     cell, written = drafted(tmp_path, f"VLLM_X={quoted} vllm serve org/m --chat-template {quoted}\n{BENCH}")
     assert yaml.safe_load(written)["env"] == {"VLLM_X": name}
     assert cell.env == {"VLLM_X": name}
+    assert cell.serve_args["chat-template"] == name and "\u202e" not in written
 
 
 BISECT_LOG = """git bisect start

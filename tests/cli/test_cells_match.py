@@ -43,6 +43,8 @@ def test_a_report_may_stand_in_a_file() -> None:
     typed = matched(REPORT)
     assert [one["cell"] for one in typed["cells"]] == ["one"]
     assert matched("@report.txt") == typed
+    Path("report.txt").write_text(REPORT.partition("\n\n")[2], encoding="utf-8-sig")
+    assert matched("@report.txt") == typed
 
 
 @pytest.mark.usefixtures("here")

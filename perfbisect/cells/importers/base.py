@@ -10,9 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from perfbisect.common.yaml_source import Located, parse, read_text, unknown_key
+from perfbisect.common.yaml_source import Located, dump, parse, read_text, unknown_key
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.model.cell import Sampling
 from perfbisect.model.change import Change
@@ -133,8 +131,7 @@ def write_cell(folder: Path, imported: ImportedCell) -> Path:
     for name, text in imported.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / f"{imported.stem}.yaml"
-    text = yaml.safe_dump(dict(imported.document), sort_keys=False, allow_unicode=True, width=100)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(dump(dict(imported.document)), encoding="utf-8")
     return path
 
 

@@ -183,7 +183,7 @@ def client_fields(words: Sequence[str], defaults: Mapping[str, object]) -> Given
             known[own] = value
         else:
             arguments[name] = value
-    if known["request_rate"] == "inf":
+    if str(known["request_rate"]).lower() in ("inf", "infinity"):
         known["request_rate"] = math.inf
     known["backend"] = BACKENDS.get(str(known["backend"]), known["backend"])
     if "endpoint" not in given.options:
