@@ -96,6 +96,17 @@ def test_what_cannot_be_compared_is_told_and_refused(report: str, what: str) -> 
     assert what in refused.value.message
 
 
+def test_a_value_that_is_set_later_is_read_and_one_that_is_not_is_told_once() -> None:
+    assert parse_report(f"export VLLM_X=$(a)\nexport VLLM_X=1\n{SERVE}").unread == ()
+    assert parse_report("export A=$A\n" * 1_000 + SERVE).unread == ("the value of A",)
+
+
+def test_more_variables_than_a_server_has_are_refused() -> None:
+    for value in ("1", "$(a)"):
+        with pytest.raises(UsageError, match="sets more than 1,000 variables"):
+            parse_report("".join(f"export A{number}={value}\n" for number in range(1001)) + SERVE)
+
+
 def test_a_mention_without_a_value_sets_nothing() -> None:
     assert parse_report(f"We did not touch VLLM_USE_V1.\n{SERVE}{BENCH}").unread == ()
 

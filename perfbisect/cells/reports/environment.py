@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfbisect.cells.reports.shell import Computed
+from perfbisect.errors import UsageError
 from perfbisect.serving.families import OFFLINE
 from perfbisect.system import environ
 
@@ -34,6 +35,10 @@ _NOT_WORKLOAD = frozenset(
 """Addresses, folders, logging, hubs and how processes start: the same requests, computed the same way."""
 
 
+_MOST_VARIABLES = 1000
+_VALUE_OF = "the value of "
+
+
 def is_workload(name: str) -> bool:
     """Whether a variable may change how the engine computes; those that every server gets do not count."""
     return name not in _NOT_WORKLOAD and name not in environ.allowed({name: ""})
@@ -47,8 +52,14 @@ class ReportedEnvironment:
     unread: tuple[str, ...] = ()
 
     def __or__(self, later: ReportedEnvironment) -> ReportedEnvironment:
-        unread = tuple(name for name in self.unread if name not in later.values)
-        return ReportedEnvironment({**self.values, **later.values}, (*unread, *later.unread))
+        unread = [name for name in self.unread if name.removeprefix(_VALUE_OF) not in later.values]
+        both = ReportedEnvironment(
+            {**self.values, **later.values}, tuple(dict.fromkeys([*unread, *later.unread]))
+        )
+        if len(both.values) + len(both.unread) > _MOST_VARIABLES:
+            step = "give the part with the server's command"
+            raise UsageError(f"the report sets more than {_MOST_VARIABLES:,} variables", next_step=step)
+        return both
 
 
 NO_VARIABLES = ReportedEnvironment({})
@@ -69,7 +80,7 @@ def read_assignments(words: Iterable[str], *, is_tuning: bool = False) -> Report
         if found and not isinstance(word, Computed) and not _COMPUTED.search(found[2]):
             values[name] = found[2]
         else:
-            unread.append(f"the value of {name}")
+            unread.append(f"{_VALUE_OF}{name}")
     return ReportedEnvironment(values, tuple(unread))
 
 
