@@ -25,6 +25,8 @@ SERVERS = [
     "vllm serve org/m --dtyp half --max_model_len 512",
     "$ numactl -m 0 vllm serve org/m --dtype half --max-model-len 512 2>&1 > log  # as before",
     "vllm serve org/m --dtype=half --max-model-len 512 --max-model-len 512 | tee log",
+    "vllm serve org/m   # the server\n  --dtype half  # it's\n  --max-model-len 512",
+    "vllm serve org/m \\  # issue #3\n  --dtype half \\\n  # --enforce-eager\n  --max-model-len 512  # last",
     'MODEL := "org/m"\nserve:\n\tchg run -- vllm serve {{MODEL}} --dtype half --max-model-len 512',
     "M ?= org/m\nserve:\n\tvllm serve $(M) --dtype half --max-model-len ${LEN:-512}",
     "bash -c 'vllm serve org/m --dtype half --max-model-len 512'",
@@ -368,6 +370,8 @@ def test_any_line_is_split_or_refused(line: str) -> None:
 
 
 HOSTILE = [
+    "vllm serve org/m\n" + "a #' " * 60_000 + "\n--x",
+    "vllm serve org/m\n" + " " * 200_000 + "'\n--x",
     "vllm serve org/m\n" + "a  1" * 60_000,
     "vllm serve org/m\nuvicorn" + " " * 200_000,
     "vllm serve org/m\ngood:" + " " * 200_000,

@@ -25,6 +25,8 @@ _PROMPT = re.compile(r"[ \t]*[$%]?[ \t]+|\$")
 _TICKS = re.compile(r"`+")
 _WRAPPED = re.compile(r"[ \t]*--?[A-Za-z]")
 """A line that begins with an option: the rest of the one above."""
+_COMMENT = re.compile(r"""^((?:[^'"#]|'[^']*'|"[^"]*"|(?<=\S)\#)*?)[ \t]\\?[ \t]{0,9}\#.*$""")
+"""A line with a comment; a backslash before that was to continue the line."""
 _ASSIGNED = re.compile(
     r"""^(?:export[ ]+)?(?P<name>[A-Za-z_]\w*)[ ]?(?::=|\?=|=)[ ]?"""
     r"""(?:"([^"\n]*)"|'([^'\n]*)'|([^\s;&|'"`]+))[ ]*[;`]*$""",
@@ -138,7 +140,10 @@ def read_lines(text: str, calls: re.Pattern[str]) -> Iterator[ShellLine]:
         is_continued = line.endswith("\\") and not line.endswith("\\\\")
         part = line[:-1] if is_continued else line
         if joined and not (is_fence or was_fence) and (is_open or _WRAPPED.match(line)):
-            joined[-1][1].append(part)
+            above = joined[-1][1]
+            # Where the first part is a comment as a whole, so is the command.
+            above[-1] = _COMMENT.sub(r"\1", f" {above[-1]}" if len(above) > 1 else above[-1])
+            above.append(part)
         else:
             joined.append((number, [part]))
         is_open = is_continued
