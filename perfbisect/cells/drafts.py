@@ -122,7 +122,8 @@ class CellDraft:
         lengths = {name: value for name, value in report.arguments.items() if name.endswith("-len")}
         if report.offline == "throughput":
             self.add("dataset_name", report.fields["dataset_name"], _default_of(report, "dataset_name"))
-            self.add("dataset_path", report.fields.get("dataset_path"))
+            if path := report.fields.get("dataset_path"):
+                self._add_path(report.fields["dataset_name"], path)
             name = str(report.fields["dataset_name"]).replace("_", "-")
             lengths |= {key: value for key, value in report.arguments.items() if key.startswith(name)}
         self.add("dataset_args", lengths)
@@ -132,6 +133,17 @@ class CellDraft:
             self.add("seed", report.fields["seed"])
         others = {name: value for name, value in report.arguments.items() if name not in lengths}
         self.add("client", {"name": "offline_bench", "args": others} if others else "offline_bench")
+
+    def _add_path(self, dataset: object, path: object) -> None:
+        """The file of a data set, which is to be brought, or its name on a hub."""
+        mark = "" if path else "not said: the file that the client reads"
+        if dataset in _FILES:
+            path = str(path or f"{dataset}.json")
+            if path.startswith("/") and not os.path.exists(path):  # noqa: PTH110 - may be too long
+                # Of a file on another machine the name is what is known.
+                path, mark = path.rpartition("/")[2], f"in the report {path}"
+            self.needs.append(path)
+        self.add("dataset_path", path, mark if path else "")
 
     def add_requests(self, report: ReportedWorkload, own: Family) -> None:
         """What the client sends: said by the report, its client's default, or taken here."""
@@ -150,15 +162,7 @@ class CellDraft:
             named = fields.get("dataset_name")
             mark = _default_of(report, "dataset_name") if named else _TAKEN
             self.add("dataset_name", named or _LOAD["dataset_name"], mark)
-            path = fields.get("dataset_path")
-            mark = "" if path else "not said: the file that the client reads"
-            if named in _FILES:
-                path = str(path or f"{named}.json")
-                if path.startswith("/") and not os.path.exists(path):  # noqa: PTH110 - may be too long
-                    # Of a file on another machine the name is what is known.
-                    path, mark = path.rpartition("/")[2], f"in the report {path}"
-                self.needs.append(path)
-            self.add("dataset_path", path, mark if path else "")
+            self._add_path(named, fields.get("dataset_path"))
             self.add("dataset_args", arguments)
         else:
             lengths = report.likely or _LOAD

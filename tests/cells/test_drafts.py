@@ -156,8 +156,13 @@ def test_a_data_set_in_a_file_is_to_be_brought() -> None:
     for text, path in {
         f"{SERVE}{BENCH.replace('random --random-input-len 8', 'sonnet --dataset-path x/s.txt')}": "x/s.txt",
         "python benchmark_serving.py --model org/m": "sharegpt.json",
+        "python benchmark_serving.py --model org/m --dataset /there/s.json": "s.json",
+        "vllm bench throughput --model org/m --dataset-path x.json": "x.json",
+        "vllm bench throughput --model org/m --dataset-name sharegpt --dataset-path x.json": "x.json",
     }.items():
         draft = CellDraft.of(parse_report(text))
+        assert draft.document["dataset_name"] in ("sonnet", "sharegpt")
+        assert "dataset_args" not in draft.document
         assert (draft.needs, draft.document["dataset_path"]) == ([path], path)
 
 

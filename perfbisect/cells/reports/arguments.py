@@ -174,6 +174,8 @@ def client_fields(words: Sequence[str], defaults: Mapping[str, object]) -> Given
     known = dict(defaults)
     arguments: dict[str, object] = {}
     for name, value in given.options.items():
+        # Of older clients: a file of ShareGPT.
+        name = "dataset-path" if name == "dataset" else name
         own = name.replace("-", "_")
         if name in _ADDRESS or REPORTING.match(name):
             continue
@@ -211,8 +213,10 @@ def offline_fields(words: Sequence[str], benchmark: str) -> GivenFields:
     own = {option: name for name, option in OPTIONS[benchmark].items()}
     fields = {own[name]: value for name, value in given.options.items() if name in own}
     ignored = {*own, "output-json"}
+    # With a file and no name its data set is ShareGPT.
+    known = {"dataset_name": "sharegpt"} if "dataset_path" in fields else {}
     return GivenFields(
-        {**OFFLINE_DEFAULTS[benchmark], **fields, "task": benchmark},
+        {**OFFLINE_DEFAULTS[benchmark], **known, **fields, "task": benchmark},
         {name: value for name, value in given.options.items() if name in _OFFLINE - ignored},
         tuple(own.get(name, name) for name in given.unsaid if name in _OFFLINE - {"output-json"}),
         tuple(name for name in OFFLINE_DEFAULTS[benchmark] if name not in fields),
