@@ -212,9 +212,9 @@ class Point(ReportedResult[float]):
         return moment(self.began)
 
     @property
-    def order(self) -> tuple[str, str, str, int]:
-        """Sort key: by cell, then by time."""
-        return self.cell, self.began, self.raw, self.record
+    def order(self) -> tuple[str, str, str, str, int]:
+        """Sort key: by cell, then by night and time; builds that overlap at midnight are apart."""
+        return self.cell, self.night, self.began, self.raw, self.record
 
     @property
     def hardware(self) -> str:

@@ -96,6 +96,23 @@ def test_a_missing_night_is_a_gap_in_the_days() -> None:
     assert day_number("1970-01-02") == 1
 
 
+def test_builds_that_overlap_at_midnight_are_a_night_each() -> None:
+    """The build of 04-02 measured the cell after that of 04-03 did, and another server argument."""
+    late = replace(point(3, {"e2el:median": 2.0}, hour=1, server="old"), night="2026-04-02")
+    points = [
+        point(1, {"e2el:median": 1.0}, server="old"),
+        point(3, {"e2el:median": 3.0}, hour=0, server="new"),
+        late,
+        point(4, {"e2el:median": 4.0}, server="new"),
+    ]
+    series = nightly(one(points))
+    assert (series.values, [night_of(n)[-2:] for n in series.nights]) == (
+        (1.0, 2.0, 3.0, 4.0),
+        ["01", "02", "03", "04"],
+    )
+    assert [mark.index for mark in series.boundaries] == [2]
+
+
 def test_points_that_lack_a_metric_are_counted_between_those_that_have_it() -> None:
     points = [point(d, {"e2el:median": 1.0} | ({"ttft:median": 5.0} if d % 2 else {})) for d in range(1, 6)]
     assert [(len(series.values), series.lacking) for series in (one(points, "ttft"), one(points))] == [
