@@ -146,7 +146,8 @@ def test_the_night_of_the_recovery_is_no_regression(told: TrackDetectDocument) -
     assert ("qwen3_omni/random-mm@r0.5-n100", "ttft") in doubtful
     assert not [a for a in told.alerts if a.cell.endswith("-text")]
     back = {a.cell: a.recovered for a in broken(told) if a.metric == "audio_ttfp"}
-    assert back["qwen3_omni_chunk/random-mm@r0.3-n40"] and back["qwen3_tts/random@c4-n40"]
+    assert back["qwen3_tts/random@c4-n40"] and back["qwen3_omni_chunk/random@c4-n16"]
+    assert not back["qwen3_omni_chunk/random-mm@r0.3-n40"], "12 % of 7273 % are left, by other prompts"
     assert not back["qwen3_omni_chunk/random-mm@r0.5-n100"], "it came back to 0.65 of 0.1 only"
     assert not back["qwen3_omni_chunk/random@c4-n40"], "its series ends with the break"
 
@@ -188,7 +189,7 @@ def test_the_window_and_the_commit(
     repository = Repository.open(history.path)
     asked = [
         find_alert(store, seen, "20260412-product"),
-        *(alert for alert in seen.alerts if alert.metric == "audio_rtf" and alert.cause == "product"),
+        *(a for a in seen.alerts if a.metric in ("audio_rtf", "audio_ttfp") and a.cause == "product"),
     ]
     assert len(asked) >= 8
     for alert in asked:

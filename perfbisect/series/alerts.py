@@ -23,10 +23,11 @@ from perfbisect.model.change import Change
 from perfbisect.model.commit_details import CauseWord, Evidence
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.series.causes import Cause
-from perfbisect.series.detection.model import SET, WEEK, Shape
-from perfbisect.series.findings import SeriesChange, SuppressionReason
+from perfbisect.series.detection.model import SET, WEEK, WIDTH, Shape
+from perfbisect.series.findings import NOISE_NIGHTS, SeriesChange, SuppressionReason, noise_of
 from perfbisect.series.points import Night, night_of
 from perfbisect.series.series import StatisticKind, part_of
+from perfbisect.stats.two_sample import Scale
 
 State = Literal["open", "acknowledged", "closed"]
 
@@ -48,7 +49,7 @@ HEADLINES = (
 )
 """Metrics by which an event is represented, the first that moved before the others."""
 
-RECOVERED = 0.25  # share of a change, in logs, within which a series is back at its old level ...
+RECOVERED = 0.25  # share of a change within which a series is back at its old level ...
 RECOVERY_NIGHTS = 3  # ... by the median of so many nights after it
 _SHORT_SERIES = 20  # nights below which a series is called short: its noise is known to a sixth at best
 
@@ -186,8 +187,8 @@ class Alert(DetectedChange):
 
     @property
     def size(self) -> float:
-        """Absolute log ratio of the new level to the old one."""
-        return abs(math.log1p(max(self.effect, -0.999999)))
+        """The distance of the new level from the old one, on the metric's scale."""
+        return abs(Scale.of(self.ref.metric).difference(self.effect))
 
     @property
     def needs_action(self) -> bool:
@@ -221,15 +222,19 @@ def begun(change: SeriesChange) -> tuple[int, int]:
 
 def recovery(change: SeriesChange) -> int | None:
     """The place of the first night after a change if the series is back at its old level; else None."""
+    series, first = change.series, change.after[-1] + 1
+    since = range(first, change.segment.stop)[:RECOVERY_NIGHTS]
+    # A rest that is worth telling and no noise is none, however small a part of a large change it is.
+    noise = WIDTH * noise_of(series.levels(change.before[-NOISE_NIGHTS:]))
+    near = max(Scale.of(series.row).room(series.min_effect), noise)
+    return first if since and _left(change, since) <= min(RECOVERED * abs(change.shift), near) else None
+
+
+def _left(change: SeriesChange, places: Sequence[int]) -> float:
+    """What the nights at these places keep of a change, in its direction."""
     series = change.series
-    segment = next(part for part in series.segments() if part.start <= change.point.index < part.stop)
-    first = change.after[-1] + 1
-    old = [series.values[i] for i in change.before[-7:] if series.values[i] > 0]
-    new = series.values[first : segment.stop][:RECOVERY_NIGHTS]
-    if not old or not new or min(new) <= 0:
-        return None
-    distance = float(np.median(np.log(new)) - np.median(np.log(old)))
-    return first if abs(distance) <= RECOVERED * abs(change.shift) else None
+    gap = np.median(series.levels(places)) - np.median(series.levels(change.before[-WEEK:]))
+    return math.copysign(1.0, change.shift) * float(gap)
 
 
 def status(change: SeriesChange, until: int) -> AlertStatus:

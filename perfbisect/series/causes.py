@@ -15,6 +15,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from perfbisect.model.commit_details import (
     CauseWord,
     Evidence,
@@ -73,10 +75,10 @@ class Cause:
 class ChangeContext:
     """A change with what the rules compare.
 
-    ``metric``: without its ``statistic``. ``shift``: log of after / before, above 0 worse; ``noise``: the
-    standard deviation of nights, of logs. ``before``, ``after``: covariates of the nights on either side.
-    ``median_shift``: of the median, where this is another statistic. ``cells``: all of the night.
-    ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take.
+    ``metric``: without its ``statistic``. ``shift``: on its scale (logs, or shares as they are), above 0
+    worse; ``noise``: the standard deviation of nights. ``before``, ``after``: covariates of the nights on
+    either side. ``median_shift``: of the median, where this is another statistic. ``cells``: all of the
+    night. ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take.
     ``machines``: the hosts before and after it, where no host of one level measured the other. ``machine``:
     of a fleet.
     """
@@ -123,7 +125,7 @@ class CountMove:
     after: float
     shift: float
 
-    def evidence(self, kind: str, **values: float) -> Evidence:
+    def evidence(self, kind: str, **values: object) -> Evidence:
         return Evidence(kind, {"name": self.name, "before": self.before, "after": self.after, **values})
 
 
@@ -176,7 +178,8 @@ def infer_cause(context: ChangeContext) -> Cause:
     if workload:
         return Cause("workload", tuple(workload))
     cause = _by_cells(context)
-    unexplained = [move.evidence("count falls short", shift=context.shift) for move in counts]
+    moved = {"metric": context.metric, "shift": context.shift}
+    unexplained = [move.evidence("count falls short", **moved) for move in counts]
     environment = changed_labels(context.before, context.after, ENVIRONMENT)
     return Cause(cause.word, (*cause.evidence, *unexplained, *environment, *_keys_differ(context)))
 
@@ -194,7 +197,8 @@ def _tail(context: ChangeContext) -> Cause | None:
     # A median that moved with it, or by a tenth by itself, is judged as a change of all requests.
     if abs(typical) > min(0.1, 0.25 * abs(context.shift)):
         return None
-    values = {"statistic": context.statistic, "shift": context.shift, "median_shift": typical}
+    shifts = {"shift": context.shift, "median_shift": typical}
+    values = {"metric": context.metric, "statistic": context.statistic, **shifts}
     moved = Evidence("few requests moved", values)
     keys, is_one_night = _keys_differ(context), len(context.after) == 1
     before = _known(context.before[-_COMPARED_NIGHTS:], "outside")
@@ -247,7 +251,8 @@ def _by_cells(context: ChangeContext) -> Cause:
         shared.append(Evidence("shared trait", values))
     if is_lasting:
         return Cause("product", (Evidence("lasting", {"nights": nights}), *shared))
-    size = {"shift": context.shift, "deviations": abs(context.shift) / max(context.noise, 1e-9)}
+    deviations = abs(context.shift) / max(context.noise, 1e-9)
+    size = {"metric": context.metric, "shift": context.shift, "deviations": deviations}
     is_large = abs(context.shift) > max(_LARGE, _DEVIATIONS * context.noise)
     if shared and hit > 1 and is_large:
         return Cause("product", (*shared, Evidence("size", size), Evidence("others spared")))
@@ -312,7 +317,6 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
     shape = change.point.shape
     if shape == "transient" and len(change.after) >= INNER:
         shape = "step"
-    logs = [math.log(series.values[i]) for i in change.before if series.values[i] > 0]
     # The nights around the change in which input tokens are counted alike.
     tokens = index.get(series.cell, "input_tokens")
     marks = () if tokens is None else tuple(tokens.nights[mark.index] for mark in tokens.boundaries)
@@ -323,7 +327,7 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
     return ChangeContext(
         metric=name,
         shift=change.shift,
-        noise=own[1] if own else noise_of(logs),
+        noise=own[1] if own else noise_of(series.levels(change.before)),
         shape=shape,
         before=_covariates(series, change.before, counted),
         after=_covariates(series, change.after[: 1 if shape == "transient" else NOISE_NIGHTS], counted),
@@ -382,12 +386,12 @@ def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
         return Cause("unknown", (few, *cause.evidence))
     # An earlier night at the new level shows two kinds of nights; after a week that is no longer likely.
     if is_step and nights <= WEEK:
-        logs = [math.log(value) for value in change.series.values[change.start : change.end]]
-        new = median(logs[i - change.start] for i in change.after)
-        earlier = zip(change.series.nights[change.start : change.point.index], logs, strict=False)
-        alike = [night for night, log in earlier if abs(log - new) < _SAME_MOVE * abs(change.shift)]
-        if alike:
-            return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
+        earlier, new = range(change.start, change.point.index), np.median(change.series.levels(change.after))
+        apart = np.abs(change.series.levels(earlier) - new)
+        alike = np.flatnonzero(apart < _SAME_MOVE * abs(change.shift))
+        if len(alike):
+            night = change.series.nights[earlier[int(alike[-1])]]
+            return Cause("unknown", (Evidence("level seen before", {"night": night}), *cause.evidence))
     return cause
 
 

@@ -6,12 +6,10 @@ means and percentiles another, since a cold request in twenty moves these and no
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -31,10 +29,12 @@ from perfbisect.series.detection.model import (
     judge_series,
 )
 from perfbisect.series.series import HEADLINES, CellSeries
+from perfbisect.stats.robust import Array
+from perfbisect.stats.two_sample import Scale
 
 NOISE_NIGHTS = 20  # nights before a change that show the noise of a cell
 _FEWEST_NIGHTS = 3  # below which they show none
-_MIN_NOISE = 0.005  # least noise of a cell, of logs, also of nights that agree to the last digit
+_MIN_NOISE = 0.005  # least noise of a cell, of logs or shares, also of nights that agree to the last digit
 _LOW_RATE = 0.1  # requests a second up to which a cell is of low concurrency
 
 SuppressionReason = Literal["starts the series", "too small", "too doubtful", "reported by the median"]
@@ -93,8 +93,14 @@ class SeriesChange:
 
     @property
     def shift(self) -> float:
-        """Log of new over old level, above 0 worse."""
-        return float(self.series.sign * np.log1p(max(self.point.effect, -0.999999)))
+        """The step from the old level to the new one on the metric's scale, above 0 worse."""
+        return Scale.of(self.series.row).difference(self.point.effect)
+
+    @property
+    def segment(self) -> slice:
+        """The stretch between discontinuities that it is in."""
+        parts = self.series.segments()
+        return next(part for part in parts if part.start <= self.point.index < part.stop)
 
 
 @dataclass(frozen=True)
@@ -334,7 +340,8 @@ def _window(change: SeriesChange) -> _Window:
 def shift(series: CellSeries | None, change: SeriesChange) -> tuple[float, float] | None:
     """By how much a series moved between the nights before a change and those that show it, and its noise.
 
-    A log, above 0 worse. None where it was not measured on both sides, or is another series since.
+    On the metric's scale, above 0 worse. None where it was not measured on both sides, or is another series
+    since.
     """
     return None if series is None else _shift_in(series, _window(change))
 
@@ -348,13 +355,10 @@ def _shift_in(series: CellSeries, window: _Window) -> tuple[float, float] | None
     # Another digest or era between both sides is another series.
     if any(before[0] < boundary.index <= after[-1] for boundary in series.boundaries):
         return None
-    if any(series.values[i] <= 0 for i in (*before, *after)):
-        return None
-    logs = [math.log(series.values[i]) for i in before]
-    level = median(logs[-WEEK:])
-    return series.sign * (median(math.log(series.values[i]) for i in after) - level), noise_of(logs)
+    old = series.levels(before)
+    return float(np.median(series.levels(after)) - np.median(old[-WEEK:])), noise_of(old)
 
 
-def noise_of(logs: Sequence[float]) -> float:
-    """The robust standard deviation of nights, of logs."""
-    return max(_MIN_NOISE, GAUSSIAN * median(abs(x - median(logs)) for x in logs)) if logs else _MIN_NOISE
+def noise_of(levels: Array) -> float:
+    """The robust standard deviation of nights, on their metric's scale."""
+    return max(_MIN_NOISE, GAUSSIAN * float(np.median(np.abs(levels - np.median(levels)))))

@@ -127,7 +127,7 @@ class TrackFixedDocument(Document):
     def of(cls, alert: Alert, change: SeriesChange, later: Sequence[SeriesChange]) -> TrackFixedDocument:
         """What the series of an alert shows of it now; ``later``: all changes of that series."""
         series, scale = change.series, Scale.of(change.series.row)
-        segment = next(part for part in series.segments() if part.start <= change.point.index < part.stop)
+        segment = change.segment
         end, left_at = segment.stop, change.after[-1] + 1
         others = [item for item in later if change.point.index < item.point.index < end]
         # Where the newest level may have begun: by nights, the last without it and the first with it.
@@ -161,12 +161,12 @@ class TrackFixedDocument(Document):
             document = document.model_copy(update={"went": (shows, without)})
         if min(len(groups[0]), len(groups[2])) < RECOVERY_NIGHTS:
             return document
-        signed = scale.signed(np.array(series.values[:end]))
+        signed = series.levels(range(end))
         # As detection does: what a host alone makes is no level.
         signed[segment] -= machine_offsets(signed[segment], series.machines[segment])
         values = [signed[group] for group in groups]
         old, alerted, new = (float(np.median(group)) for group in values)
-        noise = noise_of([float(x) for group in values for x in group - np.median(group)])
+        noise = noise_of(np.concatenate([group - np.median(group) for group in values]))
         # 1.6: the variance of a median over that of a mean is pi / 2 for Gaussian nights.
         # The width of a drift's interval, for the noise is estimated.
         error = WIDTH * noise * math.sqrt(1.6 / len(values[0]) + 1.6 / len(values[2]))

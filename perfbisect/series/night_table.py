@@ -105,7 +105,7 @@ def _collect_marks(
     own = [alert for alert in alerts if (alert.cell, alert.metric) == series.key]
     collected: list[list[Evidence]] = []
     for index, point in enumerate(series.points):
-        names = ("effect", "shape", "cause", "state", "id")
+        names = ("metric", "effect", "shape", "cause", "state", "id")
         marks = [
             Evidence("alert", {name: getattr(alert, name) for name in names})
             for alert in own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from statistics import fmean, median, pstdev
@@ -23,6 +22,7 @@ from perfbisect.series.detect import (
 )
 from perfbisect.series.detection.model import SeriesRefusal
 from perfbisect.series.points import night_of
+from perfbisect.stats.two_sample import Scale
 
 ISSUE_SIZE = 0.10
 """Size from which on a change is an issue ..."""
@@ -67,8 +67,9 @@ _BEFORE = 12
 class ReportRow(Document):
     """A row of the nightly report: an alert whose series is at another level than before.
 
-    ``latest``: the median of the newest nights; ``baseline``: the level before the change. ``days``: nights
-    since it began. ``issue``: it is one by the nightlies' own rule. ``now``: of the alert.
+    ``latest``: the median of the newest nights; ``baseline``: the level before the change; ``change``: as a
+    share (of a share: the difference). ``days``: nights since it began. ``issue``: it is one by the
+    nightlies' own rule. ``now``: of the alert.
     ``beside_metric``: of an improvement, the largest regression of its event and cell, by ``beside_effect``.
     ``picture``: the nights around the change, a bar of a character each.
     """
@@ -167,8 +168,8 @@ def build_nightly_report(
         # A change with the cause "night" ends with that night and is not a level of the series.
         if alert.state != "closed" and alert.cause != "night" and not is_over:
             row = _row(alert, analysis)
-            size, is_there = abs(math.log(row.latest / row.baseline)), alert.now == "still there"
-            ranked.append(((_ORDER.index(row.status), not is_there, -size, alert.id), row))
+            size = abs(Scale.of(alert.ref.metric).difference(row.change))
+            ranked.append(((_ORDER.index(row.status), alert.now != "still there", -size, alert.id), row))
     rows = tuple(row for _, row in sorted(ranked, key=itemgetter(0)))
     return TrackReportDocument(
         night=analysis.until,
@@ -190,7 +191,7 @@ def _row(alert: Alert, analysis: SeriesAnalysis) -> ReportRow:
     nights = _LATEST_NIGHTS if len(finding.after) >= _LATEST_NIGHTS else 1
     latest = median(series.values[-nights:])
     baseline = median([series.values[i] for i in finding.before[-_LEVEL_NIGHTS:]])
-    change = latest / baseline - 1
+    change = series.change(baseline, latest)
     days = series.nights[-1] - finding.first + 1
     # The nightlies' own rule, so that the table can be pasted into their issues.
     is_issue = status == "regressed" and abs(change) > ISSUE_SIZE and days >= ISSUE_DAYS
@@ -275,7 +276,7 @@ def _level_rows(
                 value=value,
                 mean=mean,
                 deviation=pstdev(before) if before else None,
-                change=series.change(mean, value) if mean else None,
+                change=None if mean is None else series.change(mean, value),
                 alert=row.alert if row else "",
                 not_judged=refused.get(f"{series.cell} {metric}"),
                 reported_by=beside.get(series.key, ""),

@@ -10,7 +10,7 @@ from statistics import median_high
 from typing import Literal
 
 from perfbisect.common.quantities import number, percent
-from perfbisect.model.metric import parse_metric, row
+from perfbisect.model.metric import find_metric, parse_metric, row
 from perfbisect.report.document import Report
 from perfbisect.report.template import render_report, render_sentences
 from perfbisect.series.alerts import Alert, Event, group_by_event, leading_alert, weight
@@ -19,6 +19,7 @@ from perfbisect.series.detection.fdr import SeriesCoverage
 from perfbisect.series.detection.model import FEWEST, SeriesRefusal
 from perfbisect.series.nightly_report import TrackReportDocument
 from perfbisect.series.points import night_of
+from perfbisect.stats.two_sample import Scale
 
 _TEMPLATES = "series/templates"
 
@@ -72,15 +73,26 @@ def change_text(metric: str, value: float | None) -> str:
     """A change of a metric: as a percentage, of a share as the difference."""
     if value is None:
         return "-"
-    return f"{value:+.3g}" if row(metric.partition(":")[0]).absolute else percent(value)
+    ref = find_metric(metric)
+    return f"{value:+.3g}" if ref is not None and ref.metric.absolute else percent(value)
 
 
-def times_text(shift: float) -> str:
-    """A log ratio as a percentage, or as a factor where it is large."""
-    if abs(shift) <= math.log(1.5):
-        return f"{math.expm1(shift) * 100:+.1f} %"
-    factor = math.exp(shift)
-    return f"{factor:,.0f} times" if factor >= 100 else f"{factor:.2g} times"
+def _size_text(metric: str, effect: float) -> str:
+    """+12.3 %, or x 24 where it is more than threefold; of a share the difference."""
+    text = change_text(metric, effect)
+    return f"x {number(1 + effect, 3)}" if effect > 2 and text.endswith("%") else text
+
+
+def _times_text(shift: float, metric: str = "") -> str:
+    """A step on a metric's scale as a percentage, or as a factor where it is large; of a share as it is.
+
+    Without a metric, as alerts of earlier versions are: of one in milliseconds.
+    """
+    scale = Scale.of(row(metric)) if metric else Scale()
+    effect = scale.effect(shift)
+    if scale.absolute or abs(shift) <= math.log(1.5):
+        return f"{effect:+.3g}" if scale.absolute else percent(effect)
+    return f"{1 + effect:,.0f} times" if effect >= 99 else f"{1 + effect:.2g} times"
 
 
 def _by_cell(alerts: Iterable[Alert]) -> list[tuple[Alert, int]]:
@@ -107,8 +119,7 @@ FUNCTIONS: Mapping[str, object] = {
     "middle": median_high,
     "night_of": night_of,
     "refusals": count_refusals,
-    # +12.3 %, or x 24 where it is more than threefold.
-    "size": lambda effect: f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect),
-    "times": times_text,
+    "size": _size_text,
+    "times": _times_text,
 }
 """What the templates of series call."""

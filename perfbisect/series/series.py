@@ -9,12 +9,16 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
+
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.commit_details import Evidence
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
 from perfbisect.series.points import ALONE, Point, day_number
 from perfbisect.series.sources.kanban import of_nightly
 from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
+from perfbisect.stats.robust import Array
+from perfbisect.stats.two_sample import Scale
 
 StatisticKind = Literal["typical", "mean", "tail"]
 """Of a metric of requests: its median, its mean, a percentile. A metric that is one number is typical."""
@@ -97,11 +101,13 @@ class CellSeries:
         """The host that measured each night; empty where it is not known."""
         return tuple(str(covariates.get("host") or "") for covariates in self.covariates)
 
-    def change(self, before: float, after: float) -> float | None:
+    def levels(self, places: Sequence[int] | range) -> Array:
+        """The values at these places on the metric's scale: logs, or shares as they are; larger is worse."""
+        return Scale.of(self.row).signed(np.array([self.values[place] for place in places]))
+
+    def change(self, before: float, after: float) -> float:
         """A value against another: as a share, or the difference where the metric is itself a share."""
-        if self.row.absolute:
-            return after - before
-        return after / before - 1 if before else None
+        return after - before if self.row.absolute else after / before - 1
 
     def segments(self) -> tuple[slice, ...]:
         """The stretches between boundaries: each is judged as a series of its own."""

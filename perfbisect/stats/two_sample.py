@@ -85,7 +85,8 @@ class Scale:
 
     def difference(self, effect: float) -> float:
         """The difference of levels of an effect."""
-        return self.sign * (effect if self.absolute else math.log1p(effect))
+        # The effect of a value that nearly vanished is rounded to -1.
+        return self.sign * (effect if self.absolute else math.log1p(max(effect, math.nextafter(-1.0, 0.0))))
 
     def worse(self, step: float) -> float:
         """A step of levels as a share of the value before it (of shares the difference), worse above 0."""

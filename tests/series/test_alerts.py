@@ -91,6 +91,38 @@ def test_the_way_back_and_what_is_known_of_it_now() -> None:
     assert now(found(at=20, factor=1.3, covariates=asked)) == "other requests since"
 
 
+def levels(metric: str, *values: float, nights: int = 12, spread: float = 0.003) -> SeriesChange:
+    """The first change of a series at these levels, of so many nights each."""
+    column = [v for seed, level in enumerate(values) for v in noise(seed, nights, level, spread)]
+    return select_alerts([*cell({metric: column}), *QUIET], 0.05).alerts[0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "is_recovered"),
+    [
+        ("ttft:median", (100, 7000, 280), False),
+        ("ttft:median", (100, 150, 106), False),
+        ("ttft:median", (100, 150, 102), True),
+        ("ttft:median", (100, 150, 80), True),
+        ("output_throughput", (100, 50, 120), True),
+        ("output_throughput", (100, 50, 90), False),
+        ("spec_decode_acceptance_rate", (0.95, 0.02, 0.62), False),
+        ("spec_decode_acceptance_rate", (0.7, 0.0, 0.695), True),
+        ("spec_decode_acceptance_rate", (0.7, 0.0, 0.1), False),
+    ],
+)
+def test_what_is_left_and_worth_telling_is_no_recovery(
+    metric: str, values: tuple[float, ...], is_recovered: bool
+) -> None:
+    """However small a part of a large change it is; a series that is better than before has recovered."""
+    change = levels(metric, *values)
+    assert recovery(change) == (change.after[-1] + 1 if is_recovered else None)
+
+
+def test_a_rest_within_the_noise_of_the_nights_before_is_none() -> None:
+    assert recovery(levels("ttft:median", 100, 300, 112, spread=0.05)) == 24
+
+
 def test_events_are_a_night_and_a_cause() -> None:
     here, also, later = found(test="a"), found(test="b"), found(test="c", at=30)
     alerts = match_alerts(found_alerts([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT]))

@@ -388,6 +388,19 @@ def with_tokens(test: str, seed: int, tokens: Sequence[float], factor: float) ->
     return cell(values, test=test, covariates=[{"input_tokens": t} for t in tokens])
 
 
+def test_a_share_moves_by_its_difference_from_zero_too() -> None:
+    """A rate of acceptance that fell to nothing on the same night as another, in a week."""
+    fallen = [*noise(1, 12, 0.7), *[0.0] * 5]
+    series = [cell({"spec_decode_acceptance_rate": fallen}, test=test)[0] for test in ("a", "b")]
+    changes = select_alerts(series, 0.05).alerts
+    assert [change.shift for change in changes] == pytest.approx([0.7, 0.7], abs=0.01)
+    index = SeriesIndex(series, lambda _: PLAIN)
+    assert [(c.hit, c.shift) for c in index.measured_cells(changes[0])] == [
+        (True, pytest.approx(0.7, abs=0.01)),
+    ] * 2  # fmt: skip
+    assert {cause.word for cause in infer_causes(changes, index)} == {"product"}
+
+
 def test_longer_prompts_of_the_same_data_set_explain_cells_that_do_not_count_them() -> None:
     """One server counts what a picture becomes, another does not: the specification of both changed."""
     counted = with_tokens("a", 1, [300.0] * 15 + [700.0] * 15, 1.02)
@@ -424,6 +437,16 @@ def test_a_cell_that_was_not_measured_on_both_sides_has_no_vote() -> None:
             "size of one night",
             {"shift": 0.2, "deviations": 4.2},
             "one night long: +22.1 %, 4 standard deviations of its nights",
+        ),
+        (
+            "size of one night",
+            {"metric": "output_throughput", "shift": math.log(2), "deviations": 4.2},
+            "one night long: 0.5 times, 4 standard deviations of its nights",
+        ),
+        (
+            "size of one night",
+            {"metric": "spec_decode_acceptance_rate", "shift": 0.68, "deviations": 4.2},
+            "one night long: -0.68, 4 standard deviations of its nights",
         ),
         (
             "level seen before",

@@ -143,6 +143,18 @@ def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStor
     assert (row.status, row.now, row.issue) == ("regressed", "other requests since", False)
 
 
+def test_a_share_that_fell_to_nothing_is_told_by_its_difference(store: SeriesStore) -> None:
+    shares = [*noise(1, 12, 0.7), *[0.0] * 12]
+    (series, *_) = cell({"spec_decode_acceptance_rate": shares, "e2el:median": noise(2, 24)})
+    keep(store, *series.points, *points("slow", at=12, factor=1.2, n=24))
+    document = build_nightly_report(analyze_series(store, TABLE), fdr=0.05)
+    assert [row.metric for row in document.rows] == ["spec_decode_acceptance_rate", "e2el"]
+    first = document.rows[0]
+    assert (first.status, first.latest, first.issue) == ("regressed", 0.0, True)
+    assert first.change == pytest.approx(-0.7, abs=0.01)
+    assert f"| {first.change:+.3g} |" in report_markdown(nightly_report(document))
+
+
 def test_a_change_of_unknown_cause_is_no_issue(store: SeriesStore) -> None:
     """Three slow nights of one server: the next tell whether it stays."""
     keep(store, *points("a", at=37, factor=1.3), *points("b"), *points("c"))

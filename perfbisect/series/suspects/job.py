@@ -128,7 +128,8 @@ def _aftermath(
 ) -> tuple[LinePosition, CommitWindow | None]:
     """The commit of the last slow night, and the window of the recovery.
 
-    Where the series was not measured again, by the others of its event, those that moved most first.
+    Where no later night of the series can be compared, by the others of its event, those that moved most
+    first.
     """
     own = analysis.findings[alert.id]
     # Not every cell runs each night: another cell of the event may show when it recovered.
@@ -140,8 +141,8 @@ def _aftermath(
             slow, good = (finding.series.points[place].build for place in (first - 1, first))
             window = commit_window(line, points, slow, good)
             return window.before, window
-        if other is alert and own.after[-1] + 1 < len(own.series.values):
-            break  # It was measured again, and is at another level.
+        if other is alert and alert.now in ("still there", "at another level since"):
+            break
     slow = own.series.points[own.after[-1]].build
     return locate_build(line, slow, start_time(points, slow)), None
 
