@@ -333,10 +333,11 @@ def weight(alert: Alert) -> tuple[bool, bool, bool, bool, int, float]:
 
 
 def next_command(alerts: Sequence[Alert]) -> str:
-    """The command for the worst regression that lasts, else for the newest that may; empty without one."""
+    """The command for the worst regression that lasts, else for the newest; empty without one."""
     lasting = [alert for alert in alerts if alert.needs_action]
     if not lasting:
-        open_ones = [a for a in alerts if a.state == "open" and a.cause == "product" and not a.recovered]
+        regressions = [alert for alert in alerts if alert.worse and alert.cause == "product"]
+        open_ones = [alert for alert in regressions if alert.state == "open" and not alert.recovered]
         newest = max((alert.event for alert in open_ones), default="")
         lasting = [alert for alert in open_ones if alert.event == newest]
     if not lasting:

@@ -180,6 +180,12 @@ def test_what_lasts_comes_first_and_is_the_next_step(store: SeriesStore) -> None
     assert (known.needs_action, known.next) == (0, ""), "what has recovered is no next step"
 
 
+def test_an_improvement_is_no_next_step(store: SeriesStore) -> None:
+    keep(store, *points(at=20, factor=0.7), *points("quiet"))
+    document = detect(store, TABLE, now="t")
+    assert ([alert.worse for alert in document.alerts], document.next) == ([False], "")
+
+
 def test_tokens_that_are_grouped_otherwise_stand_behind(store: SeriesStore) -> None:
     """The inter-token latency of the server that became slower, whose TPOT stayed."""
     values = {
