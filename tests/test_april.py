@@ -242,7 +242,7 @@ def test_a_reader_sees_it_first(told: TrackDetectDocument) -> None:
     assert lines[-1].startswith("  next: perfbisect track suspects 20260412-")
     asked = lines[-1].split()[4]
     assert not next(alert for alert in told.alerts if alert.id == asked).recovered
-    assert lines[0] == "Series up to 2026-04-14: 8 new events (81 alerts); to act on today: 0"
+    assert lines[0] == "Series up to 2026-04-14: 8 new events (82 alerts); to act on today: 0"
     assert len(told.brief().text()) < 20_000 and len(told.brief().events) == len(told.events) == 8
 
 

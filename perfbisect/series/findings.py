@@ -168,11 +168,12 @@ def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge
 
 
 def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFamily:
-    """Suppress means and percentiles whose change a median of the same cell reports."""
+    """Suppress means and percentiles whose change, in the same direction, a median of the cell reports."""
     alerts, suppressed = [], list(tails.suppressed)
     for alert in tails.alerts:
-        same_cell = (other for other in medians.alerts if other.series.cell == alert.series.cell)
-        same = (other for other in same_cell if alert.nights & other.nights or alert.first == other.first)
+        of_cell = (other for other in medians.alerts if other.series.cell == alert.series.cell)
+        alike = (other for other in of_cell if other.shift * alert.shift > 0)
+        same = (other for other in alike if alert.nights & other.nights or alert.first == other.first)
         if (reported := next(same, None)) is not None:
             by = reported.series.metric
             suppressed.append(replace(alert, suppression="reported by the median", duplicate_of=by))

@@ -110,6 +110,12 @@ def test_a_mean_that_its_median_reports_is_suppressed() -> None:
     assert drop_duplicate_tails(tails, select_alerts(QUIET, 0.05)) == tails
 
 
+def test_a_slower_tail_beside_a_faster_median_is_told() -> None:
+    series = cell({"e2el:median": step(noise(9, 40), 20, 0.9), "e2el:p99": step(noise(10, 40), 20, 4.5)})
+    tails = select_alerts(series[1:], 0.05)
+    assert drop_duplicate_tails(tails, select_alerts([series[0], *QUIET], 0.05)) == tails
+
+
 def together(factor: float) -> JudgedFamily:
     """Eight servers that are slower from one night on, at a noise of four per cent."""
     series = [
