@@ -40,45 +40,50 @@ _HASH = re.compile(r"\b[0-9a-f]{7,64}\b")
 _NUMBERS = re.compile(r"(?:#|/pull/)(\d+)\b")
 # To the end of the line: a title may hold quotation marks itself, and GitHub cuts it off.
 _QUOTED = re.compile(r"[\"“«](.+)$", re.MULTILINE)
+# A sentence or a line, unless the next line begins with what this one names.
+_CLAUSE = re.compile(r"[.;](?=\s|$)|\n(?!#\d|[0-9a-f]{7})")
 _MIN_TITLE = 12  # characters of a quoted title that may be taken for one
 _UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the commit
+
+
+_References = tuple[Sequence[str], Sequence[str], Sequence[str]]
+"""Hashes, numbers and quotations."""
 
 
 @dataclass(frozen=True)
 class CommitText:
     """A commit with what its message refers to.
 
-    ``pull``: its number as text, empty without one. ``product``: its files of the product, with added and
-    removed lines; a revert may change other tests.
+    ``pull``: its number as text, empty without one. ``reverts``: what the clauses name that speak of a
+    revert. ``product``: its files of the product, with added and removed lines; a revert may change other
+    tests.
     """
 
     commit: Commit
     title: str
     pull: str
-    reverts: bool
-    hashes: frozenset[str]
-    numbers: frozenset[str]
-    quotes: tuple[str, ...]
+    refers: _References
+    reverts: _References
     product: Mapping[str, tuple[int | None, int | None]]
-
-    @property
-    def refers(self) -> bool:
-        return bool(self.hashes or self.numbers or self.quotes)
 
 
 def parse_commit(commit: Commit, is_code: Callable[[str], bool]) -> CommitText:
     """``is_code``: whether a path is of the product."""
-    text = commit.text
+    subject, _, body = commit.text.partition("\n")
+    # A title may end a sentence in its middle.
+    clauses = (subject, *_CLAUSE.split(body))
     return CommitText(
         commit=commit,
         title=_normalize(commit.subject),
         pull="" if commit.pull is None else str(commit.pull),
-        reverts=_REVERTS.search(text) is not None,
-        hashes=frozenset(_HASH.findall(text)),
-        numbers=frozenset(_NUMBERS.findall(text)),
-        quotes=tuple(_QUOTED.findall(text)),
+        refers=_references(commit.text),
+        reverts=_references("\n".join(clause for clause in clauses if _REVERTS.search(clause))),
         product={file.path: (file.added, file.removed) for file in commit.files if is_code(file.path)},
     )
+
+
+def _references(text: str) -> _References:
+    return _HASH.findall(text), _NUMBERS.findall(text), _QUOTED.findall(text)
 
 
 Sign = Literal["hash", "number", "title", "mirrored lines", "same files"]
@@ -88,9 +93,9 @@ Sign = Literal["hash", "number", "title", "mirrored lines", "same files"]
 def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, Sign] | None:
     """How a later commit answers an earlier one, and the sign of it; None if it does not."""
     is_of_same_files = bool(later.product) and later.product.keys() == earlier.product.keys()
-    if not later.refers and not is_of_same_files:
+    if not any(later.refers) and not is_of_same_files:
         return None  # Nearly all pairs of a window of hundreds of commits.
-    reference = _reference(later, earlier)
+    reverted, reference = _sign(later.reverts, earlier), _sign(later.refers, earlier)
     # Lines that were edited in place are as many added as removed: they look alike in both directions.
     undone = {path: (removed, added) for path, (added, removed) in later.product.items()}
     net = sum(abs(a - r) for a, r in undone.values() if a is not None and r is not None)
@@ -98,8 +103,8 @@ def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, Sign] |
     is_mirrored = net > 3 and undone == earlier.product
     # One file that both change is the usual case of work on one part.
     same_files = len(later.product) > 1 and is_of_same_files
-    if reference and (is_mirrored or same_files or later.reverts):
-        return "revert", reference
+    if sign := reverted or (reference if is_mirrored or same_files else None):
+        return "revert", sign
     if is_mirrored:
         return "revert", "mirrored lines"
     if reference:
@@ -107,12 +112,13 @@ def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, Sign] |
     return ("same files", "same files") if same_files else None
 
 
-def _reference(later: CommitText, earlier: CommitText) -> Sign | None:
-    if any(earlier.commit.sha.startswith(word) for word in later.hashes):
+def _sign(references: _References, earlier: CommitText) -> Sign | None:
+    hashes, numbers, quotes = references
+    if any(earlier.commit.sha.startswith(word) for word in hashes):
         return "hash"
-    if earlier.pull in later.numbers:
+    if earlier.pull in numbers:
         return "number"
-    return "title" if any(_quotes(text, earlier.title) for text in later.quotes) else None
+    return "title" if any(_quotes(text, earlier.title) for text in quotes) else None
 
 
 def _normalize(subject: str) -> str:

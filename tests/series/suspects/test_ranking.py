@@ -388,7 +388,10 @@ NUMBER, QUOTED = "revert: number", "revert: title"
     [
         (f'Revert "{TITLE} (#2551)" (#2716)', "", NUMBER),
         ("[Revert] take it out (#2716)", "This reverts #2551, which was slow.", NUMBER),
-        ("Back out the counters", "See org/repo/pull/2551", NUMBER),
+        ("Back out the counters", "See org/repo/pull/2551", "fix: number"),
+        ("Take it out", "Reverts #190. Related discussion in #2551.", "fix: number"),
+        ("Take it out", "Reverts #190\nRelated: #2551", "fix: number"),
+        ("Take it out", "Related discussion in #190; this reverts commit\n#2551.", NUMBER),
         ("rolled back PR#2551 (#9)", "", NUMBER),
         *(("x (#9)", f"This reverts commit {'a' * n}.", "revert: hash") for n in (7, 12, 40)),
         (f'Revert "{TITLE}"', "", QUOTED),
