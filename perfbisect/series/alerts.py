@@ -37,7 +37,8 @@ AlertChange = Literal["opened", "reopened", "updated", "closed"]
 AlertStatus = Literal[
     "recovered", "not measured since", "other requests since", "still there", "at another level since"
 ]
-"""What the last night shows of an alert. ``other requests since``: it cannot be compared any more."""
+"""What the last night shows of an alert. ``other requests since``: it cannot be compared any more, because of
+its requests or of how they are measured. ``still there``: most of it, whatever smaller steps came after."""
 
 Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
 Real = Annotated[float, Field(allow_inf_nan=False)]
@@ -244,9 +245,13 @@ def status(change: SeriesChange, until: int) -> AlertStatus:
         return "recovered"
     if series.nights[-1] < until:
         return "not measured since"
-    if any(hint.kind == "workload" and hint.index > change.point.index for hint in series.hints):
+    is_asked_otherwise = (h.kind == "workload" and h.index > change.point.index for h in series.hints)
+    if change.segment.stop < len(series.nights) or any(is_asked_otherwise):
         return "other requests since"
-    return "still there" if change.after[-1] + 1 == len(series.nights) else "at another level since"
+    newest = range(change.after[-1] + 1, len(series.nights))[-RECOVERY_NIGHTS:]
+    keeps_most = newest and _left(change, newest) > (1 - RECOVERED) * abs(change.shift)
+    is_there = not newest or (keeps_most and not change.is_over)
+    return "still there" if is_there else "at another level since"
 
 
 def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:

@@ -68,7 +68,8 @@ class ReportRow(Document):
     """A row of the nightly report: an alert whose series is at another level than before.
 
     ``latest``: the median of the newest nights; ``baseline``: the level before the change; ``change``: as a
-    share (of a share: the difference). ``days``: nights since it began. ``issue``: it is one by the
+    share (of a share: the difference). ``days``: nights since it began. Nights
+    after a discontinuity do not count. ``issue``: it is one by the
     nightlies' own rule. ``now``: of the alert.
     ``beside_metric``: of an improvement, the largest regression of its event and cell, by ``beside_effect``.
     ``picture``: the nights around the change, a bar of a character each.
@@ -185,14 +186,14 @@ def build_nightly_report(
 
 def _row(alert: Alert, analysis: SeriesAnalysis) -> ReportRow:
     finding, status = analysis.findings[alert.id], _row_status(alert)
-    series = finding.series
-    last = series.points[-1]
+    series, own = finding.series, finding.segment
+    last = series.points[own][-1]
     # Three nights would include the level before a change of one or two nights.
     nights = _LATEST_NIGHTS if len(finding.after) >= _LATEST_NIGHTS else 1
-    latest = median(series.values[-nights:])
+    latest = median(series.values[own][-nights:])
     baseline = median([series.values[i] for i in finding.before[-_LEVEL_NIGHTS:]])
     change = series.change(baseline, latest)
-    days = series.nights[-1] - finding.first + 1
+    days = series.nights[own][-1] - finding.first + 1
     # The nightlies' own rule, so that the table can be pasted into their issues.
     is_issue = status == "regressed" and abs(change) > ISSUE_SIZE and days >= ISSUE_DAYS
     worse = beside_worse(alert, analysis.alerts)
@@ -216,7 +217,7 @@ def _row(alert: Alert, analysis: SeriesAnalysis) -> ReportRow:
         beside_effect=worse.effect if worse else 0.0,
         days=days,
         cause=alert.cause,
-        picture=sparkline(series.values, finding.point.index),
+        picture=sparkline(series.values[own], finding.point.index - own.start),
     )
 
 

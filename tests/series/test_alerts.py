@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.model.commit_details import Evidence
-from perfbisect.series.alerts import Alert, begun, found_alerts, match_alerts, recovery
+from perfbisect.series.alerts import Alert, begun, found_alerts, match_alerts, recovery, status
 from perfbisect.series.causes import Cause
 from perfbisect.series.findings import SeriesChange, select_alerts
+from perfbisect.series.series import Discontinuity
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
 
@@ -121,6 +122,42 @@ def test_what_is_left_and_worth_telling_is_no_recovery(
 
 def test_a_rest_within_the_noise_of_the_nights_before_is_none() -> None:
     assert recovery(levels("ttft:median", 100, 300, 112, spread=0.05)) == 24
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "now"),
+    [
+        ("ttft:median", (100, 150, 144), "still there"),
+        ("ttft:median", (100, 120, 160), "still there"),
+        ("ttft:median", (100, 150, 120, 160), "still there"),
+        ("ttft:median", (100, 150, 130), "at another level since"),
+        ("ttft:median", (100, 150, 104), "recovered"),
+        ("output_throughput", (100, 60, 62), "still there"),
+        ("spec_decode_acceptance_rate", (0.9, 0.0, 0.1), "still there"),
+        ("spec_decode_acceptance_rate", (0.9, 0.0, 0.3), "at another level since"),
+    ],
+)
+def test_a_change_is_there_while_the_newest_level_keeps_most_of_it(
+    metric: str, values: tuple[float, ...], now: str
+) -> None:
+    change = levels(metric, *values)
+    assert change.after[-1] + 1 < len(change.series.nights), "a later step was found"
+    assert status(change, change.series.nights[-1]) == now
+
+
+def test_a_night_that_passed_is_not_there_again_with_a_later_step() -> None:
+    passed = levels("ttft:median", 100, 111, 230)
+    values = [*passed.series.values[:11], 240.0, *passed.series.values[12:]]
+    series = replace(passed.series, values=tuple(values))
+    change = next(c for c in select_alerts([series, *QUIET], 0.05).alerts if c.point.shape == "transient")
+    assert (change.after, status(change, series.nights[-1])) == ((11,), "at another level since")
+
+
+def test_nothing_is_told_across_a_discontinuity() -> None:
+    series = levels("ttft:median", 100, 130, 400).series
+    mark = Discontinuity(24, "model", Evidence("model", {"after": "b", "before": "a"}))
+    change, *_ = select_alerts([replace(series, boundaries=(mark,)), *QUIET], 0.05).alerts
+    assert (change.first, status(change, series.nights[-1])) == (FIRST + 12, "other requests since")
 
 
 def test_events_are_a_night_and_a_cause() -> None:

@@ -143,6 +143,19 @@ def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStor
     assert (row.status, row.now, row.issue) == ("regressed", "other requests since", False)
 
 
+def test_a_row_ends_where_its_series_does(store: SeriesStore) -> None:
+    """Another model since: its nights are neither the latest nor days of the regression."""
+    values = step(step(noise(7, 28), 12, 1.3), 20, 3.0)
+    (series,) = cell({"e2el:median": values})
+    models = ["a"] * 20 + ["b"] * 8
+    zipped = zip(series.points, models, strict=True)
+    keep(store, *(replace(p, workload=replace(p.workload, model=model)) for p, model in zipped))
+    (row,) = build_nightly_report(analyze_series(store, TABLE), fdr=0.05).rows
+    assert (row.now, row.issue, row.days, len(row.picture)) == ("other requests since", False, 8, 20)
+    assert row.model == "a"
+    assert row.change == pytest.approx(0.3, abs=0.02)
+
+
 def test_a_share_that_fell_to_nothing_is_told_by_its_difference(store: SeriesStore) -> None:
     shares = [*noise(1, 12, 0.7), *[0.0] * 12]
     (series, *_) = cell({"spec_decode_acceptance_rate": shares, "e2el:median": noise(2, 24)})
