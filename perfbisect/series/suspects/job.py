@@ -141,8 +141,9 @@ def _aftermath(
             slow, good = (finding.series.points[place].build for place in (first - 1, first))
             window = commit_window(line, points, slow, good)
             return window.before, window
-        if other is alert and alert.now in ("still there", "at another level since"):
-            break
+        is_again = own.after[-1] + 1 < own.segment.stop and alert.now != "other requests since"
+        if other is alert and (is_again or alert.now == "still there"):
+            break  # It was measured again, and has not recovered.
     slow = own.series.points[own.after[-1]].build
     return locate_build(line, slow, start_time(points, slow)), None
 
