@@ -60,7 +60,7 @@ def judge_series(
     vanished = (
         replace(alert, state="closed", why=why, change="closed")
         for alert in analysis.known
-        if alert.state == "open" and alert.id not in current
+        if alert.state == "open" and not alert.is_of_person and alert.id not in current
     )
     return analysis, NightFindings(
         alerts=(
@@ -86,7 +86,7 @@ def store_alerts(
             before = stored.get(alert.id)
             if before is None:
                 continue
-            closes = alert.change == "closed" and before.state == "open"
+            closes = alert.change == "closed" and before.state == "open" and not before.is_of_person
             reopens = alert.change == "reopened" and before.state == "closed" and before.by_rule
             if closes or reopens:
                 store.alerts.mark(alert.id, alert.state, alert.why, by_rule=True)
@@ -105,6 +105,6 @@ def _change_alert(alert: Alert, rules: AlertRules) -> Alert | None:
     if alert.state == "closed":
         # Closed by people, or recovered on an earlier night.
         return None
-    if alert.recovered and alert.state == "open":
+    if alert.recovered and alert.state == "open" and not alert.is_of_person:
         return replace(alert, change="closed", state="closed", why=reason_text("by rule: back"))
     return replace(alert, change="updated")

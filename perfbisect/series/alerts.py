@@ -187,6 +187,11 @@ class Alert(DetectedChange):
         return part_of(self.ref.statistic)
 
     @property
+    def is_of_person(self) -> bool:
+        """Whether a person set its state."""
+        return self.why != "" and not self.by_rule
+
+    @property
     def size(self) -> float:
         """The distance of the new level from the old one, on the metric's scale."""
         return abs(Scale.of(self.ref.metric).difference(self.effect))

@@ -206,6 +206,13 @@ def test_what_is_over_is_closed_by_rule_and_told_once(eve: Place, lasted: int) -
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
+    with SeriesStore.of(eve.folder / "state") as store:
+        set_state(store, alert.id, "open", "by rule: slow for us")
+    later = eve.night(SLOW + lasted + 4)
+    assert [one.change for one in later.alerts if one.id == alert.id] == ["updated"]
+    with SeriesStore.of(eve.folder / "state") as store:
+        (alert,) = store.alerts.find(alert.id)
+    assert (alert.state, alert.why) == ("open", "by rule: slow for us"), "a person reopened it"
 
 
 def test_what_is_not_found_any_more_is_closed_by_rule(eve: Place) -> None:
@@ -213,7 +220,8 @@ def test_what_is_not_found_any_more_is_closed_by_rule(eve: Place) -> None:
     eve.night(SLOW)
     with SeriesStore.of(eve.folder / "state") as store, store.transaction():
         known = next(one for one in store.alerts.all() if one.metric == "tpot")
-        store.alerts.keep([replace(known, id="20260101-beef", cell="b")])
+        gone = replace(known, id="20260101-beef", cell="b")
+        store.alerts.keep([gone, replace(gone, id="20260101-cafe", why="a person reopened it")])
     later = eve.night(SLOW + 1)
     (gone,) = [one for one in later.alerts if one.id == "20260101-beef"]
     until = f"2026-01-{SLOW + 2:02}"
@@ -222,7 +230,8 @@ def test_what_is_not_found_any_more_is_closed_by_rule(eve: Place) -> None:
         f"by rule: no longer detected in the nights up to {until}",
     )
     with SeriesStore.of(eve.folder / "state") as store:
-        assert store.alerts.find("20260101-beef")[0].state == "closed"
+        states = {one.id: one.state for one in store.alerts.all() if one.cell == "b"}
+    assert states == {"20260101-beef": "closed", "20260101-cafe": "open"}
     assert "20260101-beef" not in {one.id for one in eve.night(SLOW + 2).alerts}
 
 
