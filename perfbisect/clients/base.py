@@ -377,7 +377,7 @@ def read_stages(document: Document) -> dict[str, float]:
     for statistic, suffix in STAGE_STATISTICS.items():
         reported = document.get(f"stage_durations_{suffix}")
         for stage, value in reported.items() if isinstance(reported, Mapping) else ():
-            if is_number(value) and value > 0 and _STAGE_NAME.fullmatch(stage):
+            if is_number(value) and value >= 1 / LARGEST and _STAGE_NAME.fullmatch(stage):
                 found[f"{STAGE}{stage}:{statistic}"] = float(value)
     return found
 

@@ -63,7 +63,8 @@ def moment(text: str) -> datetime:
 
 def stamp(when: datetime) -> str:
     """ISO 8601 in UTC, to the second."""
-    return when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # strftime does not pad a year to four digits.
+    return when.astimezone(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -69,16 +69,39 @@ def test_of_perf_eval_the_median_of_the_runs_counts() -> None:
     assert point_of("bench-a-conc-4.json", bench, build=local).cell.startswith("tests-a@")
 
 
+LATEST = datetime(2026, 4, 13, tzinfo=timezone.utc)
+
+
 def test_a_clock_that_is_years_ahead_measured_nothing() -> None:
     """Such a night would be the last of all, and every other series one that is not measured any more."""
     soon, later = (("a", served(date=f"{year}0412-190000")) for year in (2026, 2099))
-    latest = datetime(2026, 4, 13, tzinfo=timezone.utc)
-    (point,), (wrong,) = admit(soon, later, latest=latest)
+    (point,), (wrong,) = admit(soon, later, latest=LATEST)
     assert (point.raw, wrong.raw) == ("/there/0/a", "/there/1/a")
     assert (wrong.kind, wrong.night) == ("broken", "2026-04-12")
     assert wrong.why == Evidence("clock ahead", {"time": "2099-04-12T18:58:20Z"})
-    assert rejection_of(*later, latest=latest).night == ""
+    assert rejection_of(*later, latest=LATEST).night == ""
     assert len(admit(later)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("a", drawn(timestamp="0001-01-01T00:00:00Z")),
+        ("a", drawn(timestamp="1970-01-01T00:00:00Z")),
+        ("a", served(date="0001-01-01T00:00:00Z")),
+        (name_of(at="00010101-000000"), template()),
+    ],
+)
+def test_a_clock_that_was_not_set_measured_nothing(name: str, document: dict[str, Any]) -> None:
+    """Such as the zero of a language; the other results of the build count."""
+    (point,), (wrong,) = admit((name, document), ("good", served()), zone="Asia/Shanghai", latest=LATEST)
+    assert (point.raw, wrong.raw, wrong.kind) == ("/there/1/good", f"/there/0/{name}", "broken")
+    assert str(wrong.why.values["message"]).endswith(" is a time of a clock that was not set")
+
+
+def test_a_run_of_two_thousand_years_is_none() -> None:
+    wrong = rejection_of("a", served(duration=6e10, audio_throughput=800 / 6e10), latest=LATEST)
+    assert wrong.kind == "broken" and "it began in the year 124" in str(wrong.why)
 
 
 def test_seconds_of_the_client_before_its_run() -> None:

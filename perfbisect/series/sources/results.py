@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from perfbisect.cells.reports import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
 from perfbisect.clients.base import CELL, count, fact, number, positive_goodput, read_stages
+from perfbisect.common.checked import LARGEST
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.quantities import moment, stamp
 from perfbisect.common.text import line
@@ -69,6 +70,7 @@ _PERF_EVAL = re.compile(
 
 _WORKLOAD = TypeAdapter(Workload)
 _LONGEST_CELL = 500
+_FIRST_YEAR = 2000  # a time before it is the zero of a clock or of a language
 _TEMPLATE = "the form of zeros that the harness writes where the benchmark left none"
 _PLAIN_TIME = "%Y%m%d-%H%M%S"
 _LOAD_OR_TIME = re.compile(
@@ -187,6 +189,8 @@ def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, reco
     zone = file.zone or ("UTC" if day else "")
     # vLLM's "date" is the end of a run, the time in the file's name the start of its script.
     began = ended - length if ended is not None else parse_time(result.began or name.time or day, zone)
+    if began.year < _FIRST_YEAR:
+        raise ValueError(f"by its duration of {length} it began in the year {began.year}")
     is_diffusion = any(key.startswith("latency:") for key in result.values)
     is_omni = (
         is_diffusion or "omni" in build.pipeline or result.workload.backend.endswith(("-omni", "-speech"))
@@ -241,8 +245,8 @@ def _reject(
     """With the cell and the night that the file's name says, if any."""
     try:
         night = stamp(parse_time(name.time, file.zone or "UTC"))[:10] if name.time else ""
-    except ValueError as time_error:
-        return RejectedResult(build, "broken", message_of(time_error), file.place, index)
+    except WRONG_SHAPE as time_error:
+        return RejectedResult(build, "broken", message_of(reason_of(time_error)), file.place, index)
     cell, fields = "", dict[str, Any](name.fields)
     if fields:
         cell = Workload(
@@ -275,7 +279,7 @@ def parse_time(text: str, zone: str) -> datetime:
 
     Raises:
         NoZoneError: it has no zone and ``zone`` is empty.
-        ValueError: it is no time.
+        ValueError: it is no time, or none of a measurement.
     """
     try:
         # The clients write local times without a zone, 20260412-190115.
@@ -285,6 +289,8 @@ def parse_time(text: str, zone: str) -> datetime:
             time = datetime.fromisoformat(text.replace("Z", "+00:00"))
         except ValueError:
             raise ValueError(f"{text!r} is no time") from None
+    if time.year < _FIRST_YEAR:
+        raise ValueError(f"{text!r} is a time of a clock that was not set")
     if time.tzinfo is not None:
         return time
     if not zone:
@@ -503,7 +509,7 @@ def _read_values(document: Mapping[str, Any]) -> tuple[dict[str, float], list[st
     """Values in the table's units, and the names that were converted; zeros count for guards only.
 
     Raises:
-        ClientError: a value is no number, or below zero.
+        ClientError: a value is no number, below zero or too small.
     """
     values: dict[str, float] = {}
     converted: list[str] = []
@@ -513,10 +519,10 @@ def _read_values(document: Mapping[str, Any]) -> tuple[dict[str, float], list[st
             continue
         key, factor = match
         value = positive_goodput(key, number(document, name) * factor, document)
-        if value < 0:
+        row = METRICS[key.partition(":")[0]]
+        if value < 0 or (0 < value < 1 / LARGEST and not row.absolute):
             raise ClientError(f"{name} is {reported}: no measurement")
         # A time or a rate of zero was not measured.
-        row = METRICS[key.partition(":")[0]]
         if value == 0 and not (row.guard or row.absolute):
             continue
         if factor != 1.0:

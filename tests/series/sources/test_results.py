@@ -109,6 +109,7 @@ def test_text_alone_is_told_from_sound_that_did_not_come() -> None:
         (served(median_e2el_ms=math.nan), "broken", "median_e2el_ms is nan"),
         (served(median_e2el_ms="fast"), "broken", "not a number"),
         (served(median_audio_ttfp_ms=-5.0), "broken", "median_audio_ttfp_ms is -5.0: no measurement"),
+        (served(median_audio_ttfp_ms=1e-300), "broken", "median_audio_ttfp_ms is 1e-300: no measurement"),
         (served(completed="all"), "broken", "completed is 'all'"),
         ({"models": []}, "other", "no result"),
         ([], "other", "a list"),
@@ -122,6 +123,17 @@ def test_what_is_no_measurement(document: Any, fate: str, reason: str) -> None:
         for record in result_records(document):
             parse_result(record)
     assert caught.value.kind == fate
+
+
+def test_a_stage_that_took_no_time_to_speak_of_is_not_reported() -> None:
+    stages = {"stage_durations_p50": {"Pipeline.diffuse": 1e-300, "Pipeline.decode": 0.5}}
+    found = read([drawn(result=drawn()["result"] | stages)])
+    assert "stage.Pipeline.decode:median" in found.values
+    assert "stage.Pipeline.diffuse:median" not in found.values
+
+
+def test_a_share_may_be_as_small_as_it_is() -> None:
+    assert read(served(median_audio_underrun_s=1e-17)).values["audio_underrun:median"] == 1e-17
 
 
 def test_a_value_of_nothing_is_not_reported() -> None:
