@@ -453,11 +453,11 @@ class DetectionMemory:
         self._judged.clear()
 
     def key_of_store(self, settings: Mapping[str, object]) -> str:
-        """Digest of every point of the store and of what they are judged with."""
+        """Digest of every result of the store, rejected ones too, and of what they are judged with."""
         digest = hashlib.sha256(repr((code_digest(), sorted(settings.items()))).encode())
         for query in (
             "SELECT id, build FROM builds ORDER BY id",
-            "SELECT build, result FROM results WHERE is_point ORDER BY id",
+            "SELECT build, result FROM results ORDER BY id",
         ):
             for number, text in self._db.execute(query):
                 digest.update(f"{number} {text}\n".encode())

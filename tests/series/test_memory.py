@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfbisect.model.commit_details import Evidence
 from perfbisect.series import store as stores
 from perfbisect.series.detect import TrackDetectDocument, analyze_series, detect
 from perfbisect.series.detection.model import SeriesValues, judge_series
@@ -76,6 +77,17 @@ def test_state_of_an_alert_is_read_beside_what_is_remembered(filled: SeriesStore
         filled.alerts.mark(alert.id, "acknowledged", "issue 1")
     (again,) = detect(filled, TABLE, now="2026-01-03T00:00:00Z").alerts
     assert (again.id, again.state, again.why, again.new) == (alert.id, "acknowledged", "issue 1", False)
+
+
+def test_a_result_that_is_set_aside_is_told_of_an_unchanged_series(filled: SeriesStore) -> None:
+    point = points("other")[0]
+    label, measured = "a" * 40, "b" * 40
+    why = Evidence("another commit", {"label": label, "measured": measured, "key": "commit"})
+    with filled.transaction():
+        number = filled.keep_build(replace(point.build, commit=label))
+        filled.replace_results(number, [], [point.rejected("mislabelled", why)])
+    document = detect(filled, TABLE, now="2026-01-02T00:00:00Z")
+    assert [aside.values["measured"] for aside in document.census.set_aside] == [measured]
 
 
 def test_only_series_with_a_new_night_are_judged(filled: SeriesStore, judged: list[str]) -> None:
