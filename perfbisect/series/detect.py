@@ -106,7 +106,7 @@ class TrackDetectDocument(DetectedChanges, LongDocument):
 
     ``events``: those to act on first, the largest before the others. ``needs_action``: how many these are.
     ``next``: the command for the first of them, or for the newest regression that has not recovered.
-    ``vanished``: reported alerts that are not found any more; those that the last run found are ``new``.
+    ``vanished``: reported alerts that are not found any more; ``new``: no earlier run said so.
     """
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 6, "listed": 5, "vanished": 12, "discontinuities": 12}
@@ -274,7 +274,7 @@ def detect(
         if remembered is None:
             store.memory.keep_judged()
             store.memory.keep_outcome(key, changes.model_dump_json())
-        store.alerts.keep(replace(alert, seen=now) for alert in document.alerts)
+        store.alerts.keep((*(replace(alert, seen=now) for alert in document.alerts), *document.vanished))
     return document
 
 
@@ -299,9 +299,9 @@ def detect_document(
         "listed": tuple(change for change in changes.listed if night_of(change.night) >= since),
         "discontinuities": tuple(mark for mark in changes.discontinuities if mark.night >= since),
     }
-    # Only alerts of the last run are new as vanished; older ones were reported so before.
-    last, found = max((alert.seen for alert in known), default=""), {alert.id for alert in matched}
-    vanished = [replace(alert, new=alert.seen == last) for alert in known if alert.id not in found]
+    # What an earlier run did not find has no status any more, and was told then.
+    found = {alert.id for alert in matched}
+    vanished = [replace(alert, new=alert.now != "", now="") for alert in known if alert.id not in found]
     return TrackDetectDocument(
         **{**dict(changes), **shown},
         fdr=fdr,

@@ -259,8 +259,10 @@ def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> N
     assert any(text.endswith("not measured since, reported before, and 1 more metric") for text in lines)
 
 
-def test_what_is_not_found_any_more_is_told_once(store: SeriesStore) -> None:
-    keep(store, *points(at=20, factor=1.3), *points("other", at=20, factor=1.3))
+@pytest.mark.parametrize("factor", [1.3, 1.0])
+def test_what_is_not_found_any_more_is_told_once(store: SeriesStore, factor: float) -> None:
+    """Whether another alert is still found or none."""
+    keep(store, *points(at=20, factor=factor), *points("other", at=20, factor=1.3))
     detect(store, TABLE, now="2026-05-01T00:00:00Z")
     keep(store, *points("other"))
     told = detect(store, TABLE, now="2026-05-02T00:00:00Z")
@@ -273,6 +275,9 @@ def test_what_is_not_found_any_more_is_told_once(store: SeriesStore) -> None:
     assert listed(detect_report(again), "since earlier runs: 1 (--all)")
     assert not listed(detect_report(again), words)
     assert listed(detect_report(again, everything=True), words)
+    keep(store, *points("other", at=20, factor=1.3))
+    (back,) = [one for one in detect(store, TABLE, now="2026-05-04T00:00:00Z").alerts if one.id == gone.id]
+    assert (back.now, back.new) == ("still there", False)
 
 
 def listed(report: Report, ending: str) -> list[object]:
