@@ -188,6 +188,10 @@ def test_of_two_results_of_a_cell_the_one_of_the_builds_commit_counts() -> None:
         (DIFFUSION, [drawn()], "image_one/512x512_steps20@c1-n10"),
         ("serving_llama_qps_inf_concurrency_4.json", served(), "serving_llama@c4-n40"),
         ("openai-infqps-concurrency4-Llama-20260412-190115.json", served(), "openai-Llama@c4-n40"),
+        ("latency-tp8-20260824.json", served(), "latency-tp8@c4-n40"),
+        ("latency-tp8_2026-08-24.json", served(), "latency-tp8@c4-n40"),
+        ("20260824-latency-tp8.json", served(), "latency-tp8@c4-n40"),
+        ("latency-2026082401.json", served(), "latency-2026082401@c4-n40"),
         (name_of(test="<img src=x>"), served(), "<img src=x>/random@c4-n40"),
     ],
 )

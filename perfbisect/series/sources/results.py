@@ -74,7 +74,9 @@ _FIRST_YEAR = 2000  # a time before it is the zero of a clock or of a language
 _TEMPLATE = "the form of zeros that the harness writes where the benchmark left none"
 _PLAIN_TIME = "%Y%m%d-%H%M%S"
 _LOAD_OR_TIME = re.compile(
-    r"_(?:0[1-9]|1[0-2])[0-3]\d_\d+_(?:\d+_\d+|[a-z]+)$|[-_]\d{8}-\d{6}|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
+    r"_(?:0[1-9]|1[0-2])[0-3]\d_\d+_(?:\d+_\d+|[a-z]+)$"
+    r"|(?:^|[-_])\d{8}-\d{6}|(?:^|[-_])20\d\d(-?)(?:0[1-9]|1[0-2])\1[0-3]\d(?!\d)"
+    r"|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
 )
 """What of a file's name is its load or its time, where the name follows no rule of the kanban."""
 
@@ -271,7 +273,7 @@ def _parse_name(name: str) -> ReportedWorkload:
         return parse_result_name(name)
     except UsageError:
         stem = name.rpartition(".")[0]
-        return ReportedWorkload({}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem) or stem)
+        return ReportedWorkload({}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem).lstrip("-_") or stem)
 
 
 def parse_time(text: str, zone: str) -> datetime:
