@@ -68,9 +68,8 @@ class ReportRow(Document):
     """A row of the nightly report: an alert whose series is at another level than before.
 
     ``latest``: the median of the newest nights; ``baseline``: the level before the change; ``change``: as a
-    share (of a share: the difference). ``days``: nights since it began. Nights
-    after a discontinuity do not count. ``issue``: it is one by the
-    nightlies' own rule. ``now``: of the alert.
+    share (of a share: the difference). ``days``: since it began. What is after a discontinuity does not
+    count. ``issue``: it is one by the nightlies' own rule. ``now``: of the alert.
     ``beside_metric``: of an improvement, the largest regression of its event and cell, by ``beside_effect``.
     ``picture``: the nights around the change, a bar of a character each.
     """

@@ -84,9 +84,9 @@ def _size_text(metric: str, effect: float) -> str:
 
 
 def _times_text(shift: float, metric: str = "") -> str:
-    """A step on a metric's scale as a percentage, or as a factor where it is large; of a share as it is.
+    """A worsening on a metric's scale as a percentage, a factor where it is large, or a difference of shares.
 
-    Without a metric, as alerts of earlier versions are: of one in milliseconds.
+    Evidence may lack its metric: then larger is worse.
     """
     scale = Scale.of(row(metric)) if metric else Scale()
     effect = scale.effect(shift)

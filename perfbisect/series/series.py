@@ -101,7 +101,7 @@ class CellSeries:
         """The host that measured each night; empty where it is not known."""
         return tuple(str(covariates.get("host") or "") for covariates in self.covariates)
 
-    def levels(self, places: Sequence[int] | range) -> Array:
+    def levels(self, places: Sequence[int]) -> Array:
         """The values at these places on the metric's scale: logs, or shares as they are; larger is worse."""
         return Scale.of(self.row).signed(np.array([self.values[place] for place in places]))
 
