@@ -13,6 +13,7 @@ from perfbisect.series.alerts import Alert, begun, found_alerts, match_alerts, r
 from perfbisect.series.causes import Cause
 from perfbisect.series.findings import SeriesChange, select_alerts
 from perfbisect.series.series import Discontinuity
+from tests.series.made_alert import made_alert
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
 
@@ -158,6 +159,12 @@ def test_nothing_is_told_across_a_discontinuity() -> None:
     mark = Discontinuity(24, "model", Evidence("model", {"after": "b", "before": "a"}))
     change, *_ = select_alerts([replace(series, boundaries=(mark,)), *QUIET], 0.05).alerts
     assert (change.first, status(change, series.nights[-1])) == (FIRST + 12, "other requests since")
+
+
+def test_a_value_that_fell_to_nearly_nothing_has_a_size() -> None:
+    assert 30 < made_alert(effect=-1.0).size < 40
+    share = made_alert(metric="spec_decode_acceptance_rate", effect=-1.0)
+    assert (share.size, share.worse) == (1.0, True)
 
 
 def test_events_are_a_night_and_a_cause() -> None:
