@@ -94,7 +94,8 @@ def fits(plan: Plan, events: Sequence[Event], launches: Sequence[Pending]) -> bo
 
 
 def _fits(state: SearchState, launches: Iterable[Visit]) -> bool:
-    return state.prices.spent + state.prices.under_way(launches) <= state.plan.budget
+    expected = state.prices.under_way(launches)
+    return state.prices.spent + expected <= state.plan.budget
 
 
 def _spent(state: SearchState) -> SearchOutcome:
