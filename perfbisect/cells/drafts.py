@@ -158,10 +158,9 @@ class CellDraft:
         arguments = dict(report.arguments)
         sampling = {SAMPLING[name]: arguments.pop(name) for name in tuple(arguments) if name in SAMPLING}
         client = {name: arguments.pop(name) for name in _CLIENT_ONLY if name in arguments}
-        if "dataset_name" in fields or report.closed:
-            named = fields.get("dataset_name")
-            mark = _default_of(report, "dataset_name") if named else _TAKEN
-            self.add("dataset_name", named or _LOAD["dataset_name"], mark)
+        if "dataset_name" in fields:
+            named = fields["dataset_name"]
+            self.add("dataset_name", named, _default_of(report, "dataset_name"))
             self._add_path(named, fields.get("dataset_path"))
             self.add("dataset_args", arguments)
         else:

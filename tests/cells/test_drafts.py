@@ -125,6 +125,13 @@ def test_the_load_of_a_report_is_that_of_its_cell(
     assert ("dataset_name: random  # not said: taken here" in written) is ("| random |" not in report)
 
 
+def test_the_file_of_a_data_set_without_a_name_is_none_of_random() -> None:
+    named = BENCH.replace("random --random-input-len 8", "$DS --dataset-path ./x.json")
+    draft = CellDraft.of(parse_report(f"{SERVE}{named}"))
+    assert (draft.document["dataset_name"], draft.needs) == ("random", [])
+    assert "dataset_path" not in draft.document
+
+
 def test_what_is_not_said_stands_beside_the_default(tmp_path: Path) -> None:
     cell, written = drafted(tmp_path, f"{SERVE}{BENCH}--seed $(date)")
     assert "# not said, since a shell computes it: seed" in written
@@ -229,6 +236,7 @@ def test_the_ends_that_a_report_names() -> None:
         "3b6a204789 is good, fa2a33b893 is bad": ("3b6a204789", "fa2a33b893"),
         "good: 3b6a204789\nbad: 3b6a204789\nbad: fa2a33b893": ("", ""),
         "bad: 3b6a204789\nbad: fa2a33b893": ("", ""),
+        "commit | state\n--|--\n3b6a204789 | good |\nfa2a33b893 | bad |": ("3b6a204789", "fa2a33b893"),
         BISECT_LOG: ("fa2a33b893", "3b6a204789"),
     }
     for text, named in ends.items():

@@ -325,6 +325,8 @@ def test_what_a_cell_of_a_table_says_is_read_or_told(
             "good    0.14.0\nbad     0.15.0\nTTFT    0.14.1   0.16.0",
             ("v0.14.0", "v0.14.1", "v0.15.0", "v0.16.0"),
         ),
+        ("v0.8.5   1234 tok/s\nv0.9.0\t\t1100 tok/s", ("v0.8.5", "v0.9.0")),
+        ("previous   0.8.5\ncurrent    0.9.1", ("v0.8.5", "v0.9.1")),
         ("from 0.14.0 to 0.15.0, version 0.7.2", ("v0.7.2", "v0.14.0", "v0.15.0")),
         ("--gpu-memory-utilization 0.95 at 127.0.0.1, 0.0.0.0:80, TPOT +0.7 %", ()),
     ],

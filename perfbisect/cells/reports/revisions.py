@@ -12,7 +12,8 @@ _RELEASE = re.compile(
 """vLLM and its plug-ins are below 1.0; other packages and plain numbers are not."""
 _OTHERS = re.compile(
     r"^[ \t]{0,9}(?:\[\w+\][ \t]{0,9})?"
-    r"(?!(?:vllm|version|release|good|bad|old|new|before|after|from|to|with|main|base|slow|fast)(?![a-z]))"
+    r"(?!v\d|(?:vllm|version|release|good|bad|old|new|before|after|from|to|with|main|base|baseline|candidate"
+    r"|previous|current|latest|last|first|working|works|broken|regressed|slow|fast)(?![a-z]))"
     r"[a-z][\w.\[\]-]{0,60}[ \t]{2,60}\d\S{0,40}(?![^\n]{0,80}[ \t]v?\d)"
     r"|\b(?:accelerate|compressed-tensors|diffusers|fastapi|flashinfer\S{0,20}|gguf|httpx"
     r"|huggingface[-_]hub|llguidance|lmcache|lm-format-enforcer|outlines\S{0,9}|peft|safetensors|sglang"
@@ -29,7 +30,8 @@ _CONTEXT = re.compile(
 )
 _JUDGED = re.compile(
     r"\b(?P<word>good|bad)\b[*_`]{0,3}(?:[ \t]{1,9}(?:commit|revision|rev|sha|hash|build|end))?[*_`]{0,3}"
-    r"(?:[ \t]{0,9}[:=|]\s{0,9}|[ \t]{1,9}(?:is|was))?[ \t]{0,9}[`*\[(<\"']{0,4}(?P<commit>[0-9a-f]{7,40})\b",
+    r"(?:[ \t]{0,9}(?:[:=]\s{0,9}|\|[ \t]{0,9})|[ \t]{1,9}(?:is|was))?"
+    r"[ \t]{0,9}[`*\[(<\"']{0,4}(?P<commit>[0-9a-f]{7,40})\b",
     re.I,
 )
 """What stands right before a commit; ``A is good, B is bad`` says nothing of B before it."""
