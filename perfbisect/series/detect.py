@@ -301,7 +301,9 @@ def detect_document(
     }
     # What an earlier run did not find has no status any more, and was told then.
     found = {alert.id for alert in matched}
-    vanished = [replace(alert, new=alert.now != "", now="") for alert in known if alert.id not in found]
+    last = max((alert.seen for alert in known), default="")
+    gone = (alert for alert in known if alert.id not in found)
+    vanished = [replace(alert, new=alert.now != "" and alert.seen == last, now="") for alert in gone]
     return TrackDetectDocument(
         **{**dict(changes), **shown},
         fdr=fdr,

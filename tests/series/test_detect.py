@@ -280,6 +280,15 @@ def test_what_is_not_found_any_more_is_told_once(store: SeriesStore, factor: flo
     assert (back.now, back.new) == ("still there", False)
 
 
+def test_an_alert_that_an_older_run_missed_is_not_told_again(store: SeriesStore) -> None:
+    """Nightlies, and earlier versions, leave its status."""
+    keep(store, *points(at=20, factor=1.3))
+    (alert,) = detect(store, TABLE, now="2026-05-02T00:00:00Z").alerts
+    store.alerts.keep([replace(alert, id="older", begun=(0, 1), seen="2026-05-01T00:00:00Z")])
+    (gone,) = detect(store, TABLE, now="2026-05-03T00:00:00Z").vanished
+    assert (gone.id, gone.new) == ("older", False)
+
+
 def listed(report: Report, ending: str) -> list[object]:
     """Items of a report that end so."""
     items = [b.items for section in report.sections for b in section.blocks if isinstance(b, Items)]

@@ -41,7 +41,10 @@ _NUMBERS = re.compile(r"(?:#|/pull/)(\d+)\b")
 # To the end of the line: a title may hold quotation marks itself, and GitHub cuts it off.
 _QUOTED = re.compile(r"[\"“«](.+)$", re.MULTILINE)
 # A sentence or a line, unless the next line begins with what this one names.
-_CLAUSE = re.compile(r"[.;](?=\s|$)|\n(?!#\d|[0-9a-f]{7})")
+_CLAUSE = re.compile(
+    r"[.;](?=\s|$)"
+    r"|\n(?!\s{0,9}(?:[-*]\s{1,9}|and\s|PR\s){0,2}(?:[\w./-]{0,80}#\d|https?://|[0-9a-f]{7}))"
+)
 _MIN_TITLE = 12  # characters of a quoted title that may be taken for one
 _UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the commit
 

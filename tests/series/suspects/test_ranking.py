@@ -392,6 +392,15 @@ NUMBER, QUOTED = "revert: number", "revert: title"
         ("Take it out", "Reverts #190. Related discussion in #2551.", "fix: number"),
         ("Take it out", "Reverts #190\nRelated: #2551", "fix: number"),
         ("Take it out", "Related discussion in #190; this reverts commit\n#2551.", NUMBER),
+        *(
+            ("Take it out", f"This reverts{names}", NUMBER)
+            for names in (
+                " the following:\n- #190\n- #2551",
+                ":\n* org/repo#2551",
+                "\nhttps://github.com/org/repo/pull/2551",
+                " #190\nand #2551.",
+            )
+        ),
         ("rolled back PR#2551 (#9)", "", NUMBER),
         *(("x (#9)", f"This reverts commit {'a' * n}.", "revert: hash") for n in (7, 12, 40)),
         (f'Revert "{TITLE}"', "", QUOTED),
