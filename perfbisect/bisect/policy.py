@@ -140,7 +140,9 @@ def next_step(
     for failed in awaiting_retry(searching).values():
         # It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
         is_here = failed.position not in running and (failed.slot == slot or failed.slot not in slots)
-        if is_here and decide.fits(plan.search, events, (*pending, as_pending(failed))):
+        # What waits for a retry was built before it failed.
+        built = replace(plan.search, cached=plan.search.cached | {failed.position})
+        if is_here and decide.fits(built, events, (*pending, as_pending(failed))):
             why = launch_reason(plan, "again", cause=failed.cause)
             return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
     action = decide.next_action(plan.search, events, pending, slot, slots)

@@ -20,7 +20,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import Play, Start
-from tests.jobs.world import FakeBuilder, World, cell, history, named
+from tests.jobs.world import SECONDS, FakeBuilder, World, cell, history, named
 
 CHANGE_FAILS = Failure("launch", "change", "it ended with exit code 1", "/log")
 
@@ -102,6 +102,18 @@ def test_the_retry_of_a_failed_change_starts_within_the_budget(start: Start, bud
     report = start(world, budget=budget).run()
     assert report.outcome == "out of budget"
     assert report.minutes.total < budget + 0.25, "a launch takes a little more than is expected"
+
+
+def test_a_retry_is_priced_without_the_build_that_it_has(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SECONDS, "build", 600.0)
+    world = World(history(32).changes, slow=11, factor=1.3)
+    ends = {world.changes[0].id, world.changes[-1].id}
+    world.fault = lambda _, request: None if request.change.id in ends else CHANGE_FAILS
+    report = start(world, budget=36.0).run()
+    assert report.outcome == "out of budget"
+    assert [x.why.startswith("once more") for x in report.launches] == [False, False, False, True]
 
 
 def test_a_value_of_zero_is_refused_after_a_failure_of_the_machine_too(
