@@ -232,7 +232,7 @@ def recovery(change: SeriesChange) -> int | None:
     since = range(first, change.segment.stop)[:RECOVERY_NIGHTS]
     # A rest that is worth telling and no noise is none, however small a part of a large change it is.
     noise = WIDTH * noise_of(series.levels(change.before[-NOISE_NIGHTS:]))
-    near = max(Scale.of(series.row).room(series.min_effect), noise)
+    near = max(series.scale.room(series.min_effect), noise)
     return first if since and _left(change, since) <= min(RECOVERED * abs(change.shift), near) else None
 
 

@@ -30,7 +30,6 @@ from perfbisect.series.detection.model import (
 )
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.stats.robust import Array
-from perfbisect.stats.two_sample import Scale
 
 NOISE_NIGHTS = 20  # nights before a change that show the noise of a cell
 _FEWEST_NIGHTS = 3  # below which they show none
@@ -94,7 +93,7 @@ class SeriesChange:
     @property
     def shift(self) -> float:
         """The step from the old level to the new one on the metric's scale, above 0 worse."""
-        return Scale.of(self.series.row).difference(self.point.effect)
+        return self.series.scale.difference(self.point.effect)
 
     @property
     def segment(self) -> slice:

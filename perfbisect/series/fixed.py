@@ -126,7 +126,7 @@ class TrackFixedDocument(Document):
     @classmethod
     def of(cls, alert: Alert, change: SeriesChange, later: Sequence[SeriesChange]) -> TrackFixedDocument:
         """What the series of an alert shows of it now; ``later``: all changes of that series."""
-        series, scale = change.series, Scale.of(change.series.row)
+        series, scale = change.series, change.series.scale
         segment = change.segment
         end, left_at = segment.stop, change.after[-1] + 1
         others = [item for item in later if change.point.index < item.point.index < end]

@@ -81,6 +81,10 @@ class CellSeries:
         return self.row.sign
 
     @property
+    def scale(self) -> Scale:
+        return Scale.of(self.row)
+
+    @property
     def min_effect(self) -> float:
         return self.row.smallest_effect
 
@@ -103,7 +107,7 @@ class CellSeries:
 
     def levels(self, places: Sequence[int]) -> Array:
         """The values at these places on the metric's scale: logs, or shares as they are; larger is worse."""
-        return Scale.of(self.row).signed(np.array([self.values[place] for place in places]))
+        return self.scale.signed(np.array([self.values[place] for place in places]))
 
     def change(self, before: float, after: float) -> float:
         """A value against another: as a share, or the difference where the metric is itself a share."""
